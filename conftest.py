@@ -1,0 +1,72 @@
+"""What every test starts from: fixed keys, the embedded tokenizer, and one small enough to read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dllmark.detect import Detector
+from dllmark.key import Secret, WatermarkKey
+from dllmark.text import Tokenizer, load_tokenizer
+
+SMALL_VOCABULARY = ["<pad>", "<end>", "<mask>", *(f"w{number}" for number in range(32))]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """The tokenizer that ships with the package."""
+    return load_tokenizer("embedded")
+
+
+@pytest.fixture(scope="session")
+def key(tokenizer: Tokenizer) -> WatermarkKey:
+    """A fixed key for the embedded tokenizer."""
+    return WatermarkKey(Secret(bytes(range(16))), 0.5, tokenizer.id)
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer() -> Tokenizer:
+    """35 words, the first three of them special."""
+    definition = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": id_, "content": content, "single_word": False, "lstrip": False,
+             "rstrip": False, "normalized": False, "special": True}
+            for id_, content in enumerate(SMALL_VOCABULARY[:3])
+        ],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {
+            "type": "WordLevel",
+            "vocab": {word: id_ for id_, word in enumerate(SMALL_VOCABULARY)},
+            "unk_token": "<pad>",
+        },
+    }  # fmt: skip
+    return Tokenizer(json.dumps(definition), "small")
+
+
+@pytest.fixture(scope="session")
+def small_key(small_tokenizer: Tokenizer) -> WatermarkKey:
+    """A fixed key for the small tokenizer."""
+    return WatermarkKey(Secret(b"sixteen bytes ok"), 0.5, small_tokenizer.id)
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(
+    doctest_namespace: dict[str, Any], key: WatermarkKey, tokenizer: Tokenizer
+) -> None:
+    """Give the examples in docstrings the names they use."""
+    import numpy as np
+
+    from dllmark.key import TokenizerId
+    from dllmark.watermark import Watermark
+
+    doctest_namespace.update(
+        np=np,
+        key=key,
+        other_key=WatermarkKey.generate(tokenizer.id),
+        TokenizerId=TokenizerId,
+        Detector=Detector,
+        watermark=Watermark(key, tokenizer=tokenizer),
+    )

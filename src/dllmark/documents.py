@@ -1,0 +1,88 @@
+"""Read the texts a command is asked to score: plain text, or JSONL with a text a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dllmark.errors import InputError
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, where it came from, and what its record says beside it."""
+
+    text: str
+    source: str
+    watermark: dict[str, Any] | None = None
+
+
+def open_input(path: str) -> BinaryIO:
+    """Open a file for reading, or standard input for `-`."""
+    if path == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def read_text(path: str) -> Document:
+    """Return a whole file as one text."""
+    with open_input(path) as file:
+        text = _decode(file.read(), path)
+    if not text.strip():
+        raise InputError(f"{path} is empty: there is nothing to score")
+    return Document(text, path)
+
+
+def read_jsonl(path: str) -> Iterator[Document | InputError]:
+    """Yield the text of each line, or what is wrong with that line; blank lines are passed over.
+
+    A line is an object with "text" and optionally "watermark" (the identity that `generate`
+    stores), or just a string.
+    """
+    found = False
+    with open_input(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                found = True
+                try:
+                    yield _record(line, f"{path}:{number}")
+                except InputError as error:
+                    yield error
+    if not found:
+        raise InputError(f"{path} is empty: there is nothing to score")
+
+
+def _record(line: bytes, source: str) -> Document:
+    try:
+        record = json.loads(_decode(line, source))
+    except (ValueError, RecursionError):
+        raise InputError(f"{source}: not a line of JSON") from None
+    text = record.get("text") if isinstance(record, dict) else record
+    watermark = record.get("watermark") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise InputError(f'{source}: a line needs a string under "text"')
+    if watermark is not None and not isinstance(watermark, dict):
+        raise InputError(f'{source}: "watermark" is not an object')
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{source}: the text holds lone surrogates, not valid Unicode") from None
+    return Document(text, source, watermark)
+
+
+def _decode(content: bytes, source: str) -> str:
+    if b"\0" in content:
+        raise InputError(f"{source}: this is binary data, not text")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source}: byte {error.start} is not valid UTF-8; convert the text to UTF-8 first"
+        ) from None

@@ -1,0 +1,23 @@
+"""The errors a user can cause and mend: each message says what was wrong and what to do."""
+
+from __future__ import annotations
+
+
+class DllmarkError(Exception):
+    """Base of every error raised on purpose; the command line prints it and exits 2."""
+
+
+class KeyFileError(DllmarkError):
+    """A key file is missing, unsafe, damaged or of another version."""
+
+
+class TokenizerError(DllmarkError):
+    """A tokenizer cannot be found or read, or its token ids do not fit."""
+
+
+class MismatchError(DllmarkError):
+    """A text, key, tokenizer or matrix belong to different watermarks."""
+
+
+class InputError(DllmarkError):
+    """A text or file given to be scored cannot be used."""

@@ -1,0 +1,210 @@
+"""The watermark's key: 128 secret bits, and everything detection must agree on, in one file.
+
+A key file holds the secret together with the green ratio and the tokenizer it belongs to, so that a
+text can never be scored with the wrong ones. The secret itself never prints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import os
+import secrets
+import stat
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from dllmark.errors import DllmarkError, KeyFileError, MismatchError
+from dllmark.files import atomic_write
+
+SCHEME = "dllmark-1"
+"""Names the relation (`prf.py`) and the scoring rules; changes when either does."""
+
+FORMAT = "dllmark-key-1"
+SECRET_BYTES = 16
+
+
+class Secret:
+    """Bytes that do not print: `repr`, `str`, logs and tracebacks show `<secret>`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def reveal(self) -> bytes:
+        """Return the bytes; call it only where they are used."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self._value, other._value)
+
+    def __hash__(self) -> int:
+        return hash(hashlib.sha256(self._value).digest())
+
+
+@dataclass(frozen=True)
+class TokenizerId:
+    """Which tokenizer a key belongs to: where to find it, and what it must be."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a text and a key must share for a score to mean anything.
+
+    It holds nothing secret and is stored beside generated text.
+    """
+
+    scheme: str
+    key_id: str
+    gamma: float
+    tokenizer: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return asdict(self)
+
+    def check(self, claimed: dict[str, Any]) -> None:
+        """Raise `MismatchError` where a text's stored identity differs from this one."""
+        for field, ours in self.to_dict().items():
+            theirs = claimed.get(field)
+            if theirs != ours:
+                raise MismatchError(
+                    f"the text was marked with {field} {theirs!r}, but this key has {ours!r}: "
+                    "use the key the text was generated with"
+                )
+
+
+@dataclass(frozen=True)
+class WatermarkKey:
+    """A secret with the green ratio and tokenizer it is used with.
+
+    >>> key = WatermarkKey.generate(TokenizerId("embedded", "sha256:..."), gamma=0.25)
+    >>> key.gamma, len(key.id)
+    (0.25, 16)
+    """
+
+    secret: Secret
+    gamma: float
+    tokenizer: TokenizerId
+    created: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+        if len(self.secret.reveal()) != SECRET_BYTES:
+            raise KeyFileError(f"a secret has {SECRET_BYTES} bytes; make one with `dllmark keygen`")
+
+    @classmethod
+    def generate(
+        cls, tokenizer: TokenizerId, *, gamma: float = 0.5, note: str = ""
+    ) -> WatermarkKey:
+        """Make a new key from the system's secure random source."""
+        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return cls(Secret(secrets.token_bytes(SECRET_BYTES)), gamma, tokenizer, created, note)
+
+    @property
+    def id(self) -> str:
+        """A public name for the secret: a hash from which it cannot be found."""
+        return hashlib.sha256(b"dllmark key id\0" + self.secret.reveal()).hexdigest()[:16]
+
+    @property
+    def identity(self) -> Identity:
+        """The watermark this key makes and recognises."""
+        return Identity(SCHEME, self.id, self.gamma, self.tokenizer.fingerprint)
+
+    def save(self, path: str | Path) -> None:
+        """Write the key file, readable by its owner only; never replaces a file.
+
+        >>> key.save("my.key")  # doctest: +SKIP
+        """
+        record = {
+            "format": FORMAT,
+            "id": self.id,
+            "secret": self.secret.reveal().hex(),
+            "gamma": self.gamma,
+            "tokenizer": asdict(self.tokenizer),
+            "created": self.created,
+            "note": self.note,
+        }
+        try:
+            with atomic_write(Path(path), mode=0o600, overwrite=False) as file:
+                file.write(json.dumps(record, indent=2).encode() + b"\n")
+        except FileExistsError:
+            raise KeyFileError(
+                f"{path} exists and a key is never overwritten: choose another name"
+            ) from None
+        except OSError as error:
+            raise KeyFileError(f"cannot write the key to {path}: {error.strerror}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> WatermarkKey:
+        """Read a key file, and refuse one that others can read or that was changed.
+
+        >>> key = WatermarkKey.load("my.key")  # doctest: +SKIP
+        """
+        return _parse(_read_private(Path(path)), Path(path))
+
+
+def check_gamma(gamma: float) -> None:
+    """Raise unless γ lies strictly between 0 and 1 and leaves both colours a chance."""
+    if not (math.isfinite(gamma) and 1 <= int(Fraction(gamma) * 2**64) < 2**64):
+        raise DllmarkError(f"gamma is the share of green pairs and lies in (0, 1); got {gamma}")
+
+
+def _read_private(path: Path) -> bytes:
+    """Return a key file's bytes if nobody but its owner can read it."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+                raise KeyFileError(
+                    f"{path} can be read by other users, so its secret may be known to them: "
+                    f"run `chmod 600 {path}`, and make a new key if others used this machine"
+                )
+            return file.read(1 << 20)
+    except FileNotFoundError:
+        raise KeyFileError(f"there is no key file {path}: make one with `dllmark keygen`") from None
+    except OSError as error:
+        raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
+
+
+def _parse(content: bytes, path: Path) -> WatermarkKey:
+    """Build the key from a file's bytes; messages never quote the file, which holds the secret."""
+    damaged = f"{path} is not a complete key file: restore it from a backup or make a new key"
+    try:
+        record = json.loads(content)
+    except ValueError:
+        raise KeyFileError(damaged) from None
+    if not isinstance(record, dict) or not isinstance(record.get("format"), str):
+        raise KeyFileError(damaged)
+    if record["format"] != FORMAT:
+        raise KeyFileError(
+            f"{path} is not in the key format {FORMAT!r} that this version of dllmark reads: "
+            "use the version of dllmark that wrote it, or make a new key"
+        )
+    try:
+        key = WatermarkKey(
+            Secret(bytes.fromhex(record["secret"])),
+            float(record["gamma"]),
+            TokenizerId(str(record["tokenizer"]["name"]), str(record["tokenizer"]["fingerprint"])),
+            str(record["created"]),
+            str(record["note"]),
+        )
+        stored_id = record["id"]
+    except (DllmarkError, KeyError, TypeError, ValueError):
+        raise KeyFileError(damaged) from None
+    if stored_id != key.id:
+        raise KeyFileError(f"{path} was changed: its id does not belong to its secret; {damaged}")
+    return key
