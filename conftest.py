@@ -6,10 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from dllmark.detect import Detector
 from dllmark.key import Secret, WatermarkKey
 from dllmark.text import Tokenizer, load_tokenizer
+
+settings.register_profile("dllmark", deadline=None)  # a slow machine is not a failure
+settings.load_profile("dllmark")
 
 SMALL_VOCABULARY = ["<pad>", "<end>", "<mask>", *(f"w{number}" for number in range(32))]
 

@@ -87,5 +87,8 @@ def plot_p_values(detections: Sequence[Detection], path: Path) -> None:
     axes.set_ylabel("share of unmarked texts with a p-value at most that")
     axes.set_title(f"{count} unmarked texts, {detections[0].scoring} pairs")
     axes.legend()
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+    try:
+        with atomic_write(path) as file:
+            figure.savefig(file, format="png", dpi=150)
+    except OSError as error:
+        raise DllmarkError(f"cannot write {path}: {error.strerror}") from None

@@ -7,19 +7,21 @@ Heavy imports stand inside the commands, so that `--help` answers at once.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dllmark.errors import DllmarkError, InputError, MismatchError
+from dllmark.errors import DllmarkError, InputError, MismatchError, TokenizerError
 
 if TYPE_CHECKING:
     from dllmark.detect import Detection, Detector
@@ -32,8 +34,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Watermark text written by diffusion language models, and recognise it later.",
 )
-out = Console(highlight=False, soft_wrap=True, markup=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """Where the reader of our output has gone, exit 2: rich and typer exit 1, a verdict."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(ERROR)
+
+
+out = _Output(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
 STYLE = {"watermarked": "bold green", "not detected": "bold", "too short": "yellow"}
@@ -55,13 +66,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def main() -> None:
     """Run the command line; an error a user can mend is one line on standard error and exit 2."""
+    cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     try:
         app()
     except DllmarkError as error:
         err.print(Text.assemble(("error: ", "bold red"), str(error)))
-        sys.exit(ERROR)
-    except BrokenPipeError:  # the reader of our output has gone
-        sys.stderr.close()
         sys.exit(ERROR)
 
 
@@ -148,11 +157,12 @@ def detect(
             continue
         assert not isinstance(item, DllmarkError)
         verdicts.add(detection.verdict.value)
+        details = _details(detector, item.text, explain, spans)
         if as_json:
-            record = {"source": item.source, **detection.to_dict()}
-            _print_json({**record, **_details(detector, item.text, explain, spans)})
+            _print_json({"source": item.source, **detection.to_dict(), **details})
         else:
-            out.print(f"{item.source}\t{detection.verdict.value}\t{_evidence(detection)}")
+            _print_line(f"{item.source}\t{detection.verdict.value}\t{_evidence(detection)}")
+            _print_details(item.text, details)
     raise typer.Exit(ERROR if errors else min(EXIT[verdict] for verdict in verdicts))
 
 
@@ -172,7 +182,7 @@ def calibrate(
     """Measure the false-positive rate on your own unwatermarked texts, and the thresholds."""
     from dllmark.calibrate import calibrate as measure
     from dllmark.calibrate import plot_p_values, require_matplotlib
-    from dllmark.documents import read_jsonl
+    from dllmark.documents import Document, read_jsonl
 
     if plot:
         require_matplotlib()
@@ -182,6 +192,8 @@ def calibrate(
         for item, detection in _detect_lines(detector, read_jsonl(file)):
             if detection is None:
                 raise InputError(str(item))
+            if isinstance(item, Document) and item.watermark is not None:
+                raise InputError(f"{item.source}: this text is marked; calibrate on unmarked ones")
             detections.append(detection)
             if len(detections) % 1000 == 0:
                 status.update(f"scoring: {len(detections):,} texts")
@@ -215,8 +227,12 @@ def _detector(key: Path, fpr: float, scoring: Literal["unique", "all"], at: str 
     from dllmark.key import WatermarkKey
     from dllmark.text import load_tokenizer
 
-    tokenizer = load_tokenizer(at) if at else None
-    return Detector(WatermarkKey.load(key), tokenizer, fpr=fpr, scoring=scoring)
+    loaded = WatermarkKey.load(key)
+    try:
+        tokenizer = load_tokenizer(at or loaded.tokenizer.name)
+    except TokenizerError as error:
+        raise TokenizerError(f"{error}. If it was moved, say with --tokenizer where to") from None
+    return Detector(loaded, tokenizer, fpr=fpr, scoring=scoring)
 
 
 def _report_one(
@@ -230,12 +246,7 @@ def _report_one(
         _print_json({**detection.to_dict(), **details})
         return EXIT[verdict]
     out.print(Text.assemble((verdict, STYLE[verdict]), f"  {_evidence(detection)}"))
-    if explain:
-        out.print(_coloured(document.text, details["tokens"]))
-    for span in details.get("spans", ()):
-        excerpt = " ".join(document.text[span["start"] : span["end"]].split())
-        excerpt = excerpt if len(excerpt) <= 60 else f"{excerpt[:40]} ... {excerpt[-15:]}"
-        out.print(f"{span['start']}-{span['end']}  p {_p(span['p_value'])}  {excerpt}")
+    _print_details(document.text, details)
     return EXIT[verdict]
 
 
@@ -251,7 +262,8 @@ def _detect_lines(
                 waiting.append(item)
                 continue
             try:
-                detector.identity.check(item.watermark) if item.watermark else None
+                if item.watermark is not None:
+                    detector.identity.check_claim(item.watermark)
             except MismatchError as error:
                 waiting.append(MismatchError(f"{item.source}: {error}"))
                 continue
@@ -277,13 +289,33 @@ def _details(detector: Detector, text: str, explain: bool, spans: bool) -> dict[
     return details
 
 
-def _coloured(text: str, tokens: list[dict[str, Any]]) -> Text:
-    """Return the text with its tokens in colour; a character cut by two tokens appears once."""
+def _print_details(text: str, details: dict[str, Any]) -> None:
+    """Print the coloured tokens and the marked stretches."""
+    if "tokens" in details:
+        out.print(_coloured(text, details["tokens"], plain=out.color_system is None))
+    for span in details.get("spans", ()):
+        excerpt = _printable(" ".join(text[span["start"] : span["end"]].split()))
+        excerpt = excerpt if len(excerpt) <= 60 else f"{excerpt[:40]} ... {excerpt[-15:]}"
+        out.print(f"{span['start']}-{span['end']}  p {_p(span['p_value'])}  {excerpt}")
+
+
+def _coloured(text: str, tokens: list[dict[str, Any]], *, plain: bool) -> Text:
+    """Return the text with its tokens in colour, or with + and - behind them where none shows.
+
+    A character that several tokens share appears once.
+    """
     styles = {"green": "black on green", "red": "black on red", "not scored": "dim"}
-    coloured = Text()
+    signs = {"green": "+", "red": "-", "not scored": ""}
+    coloured, shown = Text(), 0
     for token in tokens:
-        coloured.append(text[len(coloured) : token["end"]], styles[token["mark"]])
+        piece, shown = _printable(text[shown : token["end"]]), token["end"]
+        coloured.append(piece + signs[token["mark"]] if plain else piece, styles[token["mark"]])
     return coloured
+
+
+def _printable(text: str) -> str:
+    """Return a text that cannot command the terminal it is shown on."""
+    return text.replace("\x1b", "\\x1b")
 
 
 def _evidence(detection: Detection) -> str:
@@ -299,4 +331,13 @@ def _p(p_value: float) -> str:
 
 def _print_json(record: dict[str, Any]) -> None:
     """Print one line of JSON, never wrapped or coloured."""
-    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    _print_line(json.dumps(record))
+
+
+def _print_line(line: str) -> None:
+    """Print a line as it is; rich would turn its tabs into spaces."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        out.on_broken_pipe()

@@ -116,10 +116,10 @@ class Detector:
             raise InputError(f"scoring is 'unique' or 'all'; got {scoring!r}")
         if isinstance(source, WatermarkKey):
             tokenizer = tokenizer or load_tokenizer(source.tokenizer.name)
-            tokenizer.check(source.tokenizer)
             source = HashedGreenList(source, tokenizer.vocab_size)
         if tokenizer is None:
             raise InputError("a green list has no tokenizer of its own: pass the model's")
+        source.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
         if tokenizer.vocab_size > source.vocab_size:
             raise InputError(
                 f"the green list covers {source.vocab_size} tokens, but {tokenizer.name} has "
@@ -136,7 +136,7 @@ class Detector:
 
         The prompt is not scored; its last token is the left neighbour of the text's first.
 
-        >>> Detector(key).detect([17, 4, 9], prompt=[3]).pairs
+        >>> Detector(key).detect([17, 40, 9], prompt=[30]).pairs
         3
         """
         [ids] = self._ids([text])
@@ -162,7 +162,7 @@ class Detector:
         """
         ids, offsets = self.tokenizer.encode_with_offsets(text)
         context = self._ids([prompt])[0][-1:] if prompt is not None else ids[:0]
-        scored, green = self._colours(np.concatenate([context, ids]))
+        scored, green = self._colours(np.concatenate([context, ids]), self.scoring)
         if not len(context):
             scored, green = np.insert(scored, 0, False), np.insert(green, 0, False)
         marks: list[Mark] = ["not scored", "red", "green"]
@@ -176,12 +176,13 @@ class Detector:
         """Return the stretches of a text that carry the mark, from left to right.
 
         Each has a p-value of at most the detector's rate, corrected for every stretch there is.
+        Repeated pairs count once whatever the scoring: the correction needs independent pairs.
 
         >>> Detector(key).spans("No stretch of this is marked.")
         []
         """
         ids, offsets = self.tokenizer.encode_with_offsets(text)
-        scored, green = self._colours(ids)
+        scored, green = self._colours(ids, "unique")
         index = np.flatnonzero(scored)
         found = best_segments(green[index], self.identity.gamma, self.fpr)
         return [
@@ -204,7 +205,10 @@ class Detector:
             if isinstance(text, str):
                 result.append(next(encoded))
                 continue
-            ids = np.asarray(text)
+            try:
+                ids = np.asarray(text)
+            except ValueError:  # lists of different lengths
+                ids = np.zeros((0, 0))
             if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
                 raise InputError("token ids are one flat sequence of integers")
             self.tokenizer.check_ids(ids.astype(np.int64))
@@ -239,17 +243,17 @@ class Detector:
 
     def _conclude(self, z: float, p_value: float, pairs: int, green: int) -> Detection:
         identity = self.identity
-        verdict = _verdict(p_value, pairs, identity.gamma, self.fpr)
+        verdict = _verdict(p_value, identity.gamma**pairs, self.fpr)
         return Detection(
             verdict, z, p_value, pairs, green, identity.gamma, self.fpr, self.scoring,
             identity.key_id, identity.scheme,
         )  # fmt: skip
 
-    def _colours(self, ids: Ids) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _colours(self, ids: Ids, scoring: Scoring) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return for each pair of neighbours whether it is scored, and whether it is green."""
         left, right = ids[:-1], ids[1:]
         scored = self.tokenizer.scored[left] & self.tokenizer.scored[right]
-        if self.scoring == "unique":
+        if scoring == "unique":
             _, first = np.unique(left * self.tokenizer.vocab_size + right, return_index=True)
             once = np.zeros(len(left), dtype=np.bool_)
             once[first] = True
@@ -269,17 +273,19 @@ def detect_any(
     """
     if not keys:
         raise InputError("give at least one key")
-    found = [Detector(key, **options).detect(text, prompt) for key in keys]
+    found = [Detector(key, **options).detect(text, prompt) for key in dict.fromkeys(keys)]
     best = min(found, key=lambda detection: detection.p_value)
-    p_value = min(1.0, best.p_value * len(keys))
-    verdict = _verdict(p_value, best.pairs, best.gamma, best.fpr, len(keys))
-    return replace(best, verdict=verdict, p_value=p_value, keys_tried=len(keys))
+    p_value = min(1.0, best.p_value * len(found))
+    least = len(found) * min(detection.gamma**detection.pairs for detection in found)
+    verdict = _verdict(p_value, least, best.fpr)
+    return replace(best, verdict=verdict, p_value=p_value, keys_tried=len(found))
 
 
-def _verdict(p_value: float, pairs: int, gamma: float, fpr: float, keys: int = 1) -> Verdict:
+def _verdict(p_value: float, least: float, fpr: float) -> Verdict:
+    """Conclude from a p-value and the least that a text of this length could have had."""
     if p_value <= fpr:
         return Verdict.WATERMARKED
-    return Verdict.TOO_SHORT if keys * gamma**pairs > fpr else Verdict.NOT_DETECTED
+    return Verdict.TOO_SHORT if least > fpr else Verdict.NOT_DETECTED
 
 
 def _batches(texts: Iterable[TextOrIds]) -> Iterator[list[TextOrIds]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +25,8 @@ class Document:
 def open_input(path: str) -> BinaryIO:
     """Open a file for reading, or standard input for `-`."""
     if path == "-":
+        if sys.stdin is None:
+            raise InputError("cannot read standard input: it is closed")
         return sys.stdin.buffer
     try:
         return Path(path).open("rb")
@@ -33,30 +36,43 @@ def open_input(path: str) -> BinaryIO:
 
 def read_text(path: str) -> Document:
     """Return a whole file as one text."""
-    with open_input(path) as file:
-        text = _decode(file.read(), path)
+    with open_input(path) as file, _readable(path):
+        text = _decode(file.read(), _name(path))
     if not text.strip():
-        raise InputError(f"{path} is empty: there is nothing to score")
-    return Document(text, path)
+        raise InputError(f"{_name(path)} is empty: there is nothing to score")
+    return Document(text, _name(path))
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Turn a read that fails, on a broken disk or connection, into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {_name(path)}: {error.strerror}") from None
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def read_jsonl(path: str) -> Iterator[Document | InputError]:
     """Yield the text of each line, or what is wrong with that line; blank lines are passed over.
 
-    A line is an object with "text" and optionally "watermark" (the identity that `generate`
-    stores), or just a string.
+    A line is an object with "text" and optionally "watermark" (the identity stored with a
+    generated text), or just a string.
     """
     found = False
-    with open_input(path) as file:
+    with open_input(path) as file, _readable(path):
         for number, line in enumerate(file, 1):
             if line.strip():
                 found = True
                 try:
-                    yield _record(line, f"{path}:{number}")
+                    yield _record(line, f"{_name(path)}:{number}")
                 except InputError as error:
                     yield error
     if not found:
-        raise InputError(f"{path} is empty: there is nothing to score")
+        raise InputError(f"{_name(path)} is empty: there is nothing to score")
 
 
 def _record(line: bytes, source: str) -> Document:

@@ -21,3 +21,7 @@ class MismatchError(DllmarkError):
 
 class InputError(DllmarkError):
     """A text or file given to be scored cannot be used."""
+
+
+class ModelError(DllmarkError):
+    """A model cannot be found, read, or put where it was asked for."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dllmark.errors import InputError
 from dllmark.files import atomic_write
-from dllmark.key import Identity, WatermarkKey
+from dllmark.key import ANY_TOKENIZER, Identity, WatermarkKey
 from dllmark.prf import Array, below_threshold, pair_message, siphash
 
 Bools = NDArray[np.bool_]
@@ -140,7 +140,7 @@ class BitMatrix:
 
         bands, across, _, _ = cls._shape(source.vocab_size)
         record = {"vocab_size": source.vocab_size, **asdict(source.identity)}
-        with atomic_write(Path(path)) as file:
+        with atomic_write(Path(path), mode=0o600) as file:  # who has it can detect and forge
             file.write((MAGIC + json.dumps(record).encode()).ljust(PAGE))
             for band in track(range(bands), "building the bit matrix", disable=not progress):
                 end = min((band + 1) * PAGE_ROWS, source.vocab_size)
@@ -150,10 +150,6 @@ class BitMatrix:
                 tiles = page.reshape(PAGE_ROWS, across, PAGE_BYTES).transpose(1, 0, 2)
                 file.write(tiles.tobytes())
         return cls(path)
-
-    def check(self, identity: Identity) -> None:
-        """Raise `MismatchError` unless this matrix was built from the key of that identity."""
-        identity.check(self.identity.to_dict())
 
     def pairs(self, left: Tokens, right: Tokens) -> Bools:
         """Return the colour of each pair (True is green)."""
@@ -204,7 +200,7 @@ class ReferenceBitmap:
             raise InputError(f"{path} is cut short: its name promises {self.vocab_size}² bits")
         digest = hashlib.sha256(b"dllmark reference bitmap\0" + self._bytes[:PAGE].tobytes())
         self.identity = Identity(
-            "reference", digest.hexdigest()[:16], int(name[2]) / 100, "unknown"
+            "reference", digest.hexdigest()[:16], int(name[2]) / 100, ANY_TOKENIZER
         )
 
     def pairs(self, left: Tokens, right: Tokens) -> Bools:

@@ -25,8 +25,12 @@ from dllmark.files import atomic_write
 SCHEME = "dllmark-1"
 """Names the relation (`prf.py`) and the scoring rules; changes when either does."""
 
+ANY_TOKENIZER = "any"
+"""Stands for a tokenizer's fingerprint where a green list does not know its tokenizer."""
+
 FORMAT = "dllmark-key-1"
 SECRET_BYTES = 16
+LONGEST_NOTE = 10_000
 
 
 class Secret:
@@ -75,7 +79,15 @@ class Identity:
         """Return it as plain JSON values."""
         return asdict(self)
 
-    def check(self, claimed: dict[str, Any]) -> None:
+    def check_tokenizer(self, fingerprint: str, name: str) -> None:
+        """Raise `MismatchError` unless this is the tokenizer the watermark was made for."""
+        if self.tokenizer not in (fingerprint, ANY_TOKENIZER):
+            raise MismatchError(
+                f"the tokenizer {name} is not the one this key was made for: their fingerprints "
+                "differ, so scores would mean nothing"
+            )
+
+    def check_claim(self, claimed: dict[str, Any]) -> None:
         """Raise `MismatchError` where a text's stored identity differs from this one."""
         for field, ours in self.to_dict().items():
             theirs = claimed.get(field)
@@ -105,6 +117,8 @@ class WatermarkKey:
         check_gamma(self.gamma)
         if len(self.secret.reveal()) != SECRET_BYTES:
             raise KeyFileError(f"a secret has {SECRET_BYTES} bytes; make one with `dllmark keygen`")
+        if len(self.note) > LONGEST_NOTE:
+            raise KeyFileError(f"a note has at most {LONGEST_NOTE:,} characters")
 
     @classmethod
     def generate(
@@ -129,18 +143,9 @@ class WatermarkKey:
 
         >>> key.save("my.key")  # doctest: +SKIP
         """
-        record = {
-            "format": FORMAT,
-            "id": self.id,
-            "secret": self.secret.reveal().hex(),
-            "gamma": self.gamma,
-            "tokenizer": asdict(self.tokenizer),
-            "created": self.created,
-            "note": self.note,
-        }
         try:
             with atomic_write(Path(path), mode=0o600, overwrite=False) as file:
-                file.write(json.dumps(record, indent=2).encode() + b"\n")
+                file.write(_serialise(self))
         except FileExistsError:
             raise KeyFileError(
                 f"{path} exists and a key is never overwritten: choose another name"
@@ -154,7 +159,10 @@ class WatermarkKey:
 
         >>> key = WatermarkKey.load("my.key")  # doctest: +SKIP
         """
-        return _parse(_read_private(Path(path)), Path(path))
+        try:
+            return _parse(_read_private(Path(path)), Path(path))
+        except KeyFileError as error:
+            raise error.with_traceback(None) from None  # the frames below hold the file's content
 
 
 def check_gamma(gamma: float) -> None:
@@ -174,37 +182,57 @@ def _read_private(path: Path) -> bytes:
                     f"run `chmod 600 {path}`, and make a new key if others used this machine"
                 )
             return file.read(1 << 20)
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         raise KeyFileError(f"there is no key file {path}: make one with `dllmark keygen`") from None
     except OSError as error:
         raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
 
 
+def _serialise(key: WatermarkKey) -> bytes:
+    """Return a key file's bytes; the frame with the secret is gone before a write can fail."""
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "scheme": SCHEME,
+        "id": key.id,
+        "secret": key.secret.reveal().hex(),
+        "gamma": float(key.gamma),
+        "tokenizer": asdict(key.tokenizer),
+        "created": key.created,
+        "note": key.note,
+    }
+    record["checksum"] = _checksum(record)
+    return json.dumps(record, indent=2).encode() + b"\n"
+
+
 def _parse(content: bytes, path: Path) -> WatermarkKey:
     """Build the key from a file's bytes; messages never quote the file, which holds the secret."""
-    damaged = f"{path} is not a complete key file: restore it from a backup or make a new key"
+    damaged = f"{path} is cut short or was changed: restore it from a backup or make a new key"
     try:
         record = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise KeyFileError(damaged) from None
     if not isinstance(record, dict) or not isinstance(record.get("format"), str):
         raise KeyFileError(damaged)
-    if record["format"] != FORMAT:
+    if (record["format"], record.get("scheme")) != (FORMAT, SCHEME):
         raise KeyFileError(
-            f"{path} is not in the key format {FORMAT!r} that this version of dllmark reads: "
-            "use the version of dllmark that wrote it, or make a new key"
+            f"{path} is of another version: this one reads {FORMAT!r} with scheme {SCHEME!r}. "
+            "Use the version of dllmark that wrote it, or make a new key"
         )
     try:
-        key = WatermarkKey(
+        if record.pop("checksum", None) != _checksum(record):
+            raise KeyFileError(damaged)
+        return WatermarkKey(
             Secret(bytes.fromhex(record["secret"])),
             float(record["gamma"]),
             TokenizerId(str(record["tokenizer"]["name"]), str(record["tokenizer"]["fingerprint"])),
             str(record["created"]),
             str(record["note"]),
         )
-        stored_id = record["id"]
-    except (DllmarkError, KeyError, TypeError, ValueError):
+    except (DllmarkError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise KeyFileError(damaged) from None
-    if stored_id != key.id:
-        raise KeyFileError(f"{path} was changed: its id does not belong to its secret; {damaged}")
-    return key
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    """Return a hash of every field, so that an accidental change of any is noticed."""
+    canonical = json.dumps(record, sort_keys=True).encode()
+    return hashlib.sha256(b"dllmark key file\0" + canonical).hexdigest()[:16]

@@ -35,7 +35,13 @@ def siphash(key: WatermarkKey, message: Array) -> Array:
     >>> siphash(key, np.array([5 << 32 | 7], dtype=np.uint64)).shape
     (1,)
     """
-    secret = key.secret.reveal()
+    try:
+        return _siphash(key.secret.reveal(), message)
+    except Exception as error:
+        raise error.with_traceback(None) from None  # the frames below hold the secret
+
+
+def _siphash(secret: bytes, message: Array) -> Array:
     words = [int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")] * 2
     zero = message ^ message
     state = [zero ^ _word(a ^ b, message) for a, b in zip(INITIAL, words, strict=True)]

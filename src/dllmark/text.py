@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from dllmark.errors import InputError, MismatchError, TokenizerError
+from dllmark import qwen_tokenizer
+from dllmark.errors import InputError, TokenizerError
 from dllmark.key import TokenizerId
 
 Ids = NDArray[np.int64]
@@ -46,7 +48,10 @@ class Tokenizer:
         self._backend.no_padding()
         self.name = name
         self.fingerprint = _fingerprint(record)
-        ids = np.fromiter(self._backend.get_vocab(with_added_tokens=True).values(), np.int64)
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise TokenizerError(f"{name} is a tokenizer.json without a vocabulary")
+        ids = np.fromiter(vocabulary.values(), np.int64)
         self.vocab_size = int(ids.max()) + 1
         self.scored = np.zeros(self.vocab_size, dtype=np.bool_)
         self.scored[ids] = True
@@ -57,14 +62,6 @@ class Tokenizer:
     def id(self) -> TokenizerId:
         """What a key file stores of this tokenizer."""
         return TokenizerId(self.name, self.fingerprint)
-
-    def check(self, expected: TokenizerId) -> None:
-        """Raise `MismatchError` unless this is the tokenizer a key was made for."""
-        if self.fingerprint != expected.fingerprint:
-            raise MismatchError(
-                f"the tokenizer {self.name} is not the one this key was made for "
-                f"({expected.name}): their fingerprints differ, so scores would mean nothing"
-            )
 
     def encode(self, text: str) -> Ids:
         """Return the ids of one text, without the special tokens some tokenizers add."""
@@ -120,41 +117,57 @@ def load_tokenizer(source: str) -> Tokenizer:
     if source == "embedded":
         return Tokenizer(EMBEDDED.read_text(encoding="utf-8"), source)
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
+        if not (path / "tokenizer.json").exists() and (path / "vocab.json").exists():
+            return Tokenizer(qwen_tokenizer.definition(path), str(path.resolve()))
         path = path / "tokenizer.json"
-    if path.exists():
-        try:
-            return Tokenizer(path.read_text(encoding="utf-8"), str(path.resolve()))
-        except (OSError, UnicodeDecodeError):
-            raise TokenizerError(f"cannot read {path} as a tokenizer.json") from None
+    if os.path.exists(path):
+        return Tokenizer(_read(path), str(path.resolve()))
     if source.count("/") == 1 and not source.startswith((".", "/", "~")):
         return Tokenizer(_from_hub(source), source)
     raise TokenizerError(
         f"there is no tokenizer {source}: give `embedded`, a tokenizer.json, "
-        "a folder that holds one, or the id of a model on the Hugging Face hub"
+        "a folder that holds one, or a model on the Hugging Face hub as owner/name"
     )
 
 
 def _from_hub(repository: str) -> str:
     """Return a model's tokenizer.json from the local cache or the hub; no code is run."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
 
     try:
-        path = hf_hub_download(repository, "tokenizer.json")
+        try:
+            path = hf_hub_download(repository, "tokenizer.json")
+        except EntryNotFoundError:  # Dream has Qwen2's three files instead
+            paths = [hf_hub_download(repository, name) for name in qwen_tokenizer.FILES]
+            return qwen_tokenizer.definition(Path(paths[0]).parent)
+    except TokenizerError:
+        raise
     except Exception as error:  # offline, unknown, private: the hub has a dozen classes for it
         raise TokenizerError(
             f"cannot get the tokenizer of {repository} from the hub ({type(error).__name__}): "
             "check the name and the connection, or give the path of its tokenizer.json"
         ) from None
-    return Path(path).read_text(encoding="utf-8")
+    return _read(Path(path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise TokenizerError(f"cannot read {path} as a tokenizer.json") from None
 
 
 def _pieces(text: str) -> Iterator[str]:
     """Cut a long text into pieces before a space, where byte-level tokenizers cut it anyway."""
     start = 0
     while len(text) - start > PIECE:
-        space = text.rfind(" ", start + PIECE // 2, start + PIECE)
-        end = start + PIECE if space < 0 else space
+        middle = start + PIECE // 2
+        end = text.rfind(" ", middle, start + PIECE)
+        while end > middle and text[end - 1].isspace():
+            end -= 1  # inside a run of spaces, tokenizers do not cut
+        end = end if end > middle else start + PIECE
         yield text[start:end]
         start = end
     yield text[start:]

@@ -72,9 +72,9 @@ class Watermark:
             raise DllmarkError(f"an expectation needs at least 1 candidate; got {candidates}")
         if isinstance(source, WatermarkKey):
             tokenizer = tokenizer or load_tokenizer(source.tokenizer.name)
-            tokenizer.check(source.tokenizer)
         if tokenizer is None:
             raise DllmarkError("a green list has no tokenizer of its own: pass the model's")
+        source.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
         self.identity: Identity = source.identity
         self.strategy = STRATEGIES[strategy]
         self.delta = delta
@@ -113,7 +113,10 @@ class Watermark:
         green = self._green_list(logits.shape[-1])
         scored = self._scored(logits)
         which = torch.arange(batch, device=logits.device)[:, None]
-        chosen = logits[which, row_of.gather(1, positions.clamp(min=0))]
+        row = row_of.gather(1, positions.clamp(min=0))
+        if rows is not None and bool(((row < 0) & (positions >= 0)).any()):
+            raise DllmarkError("a position to fill is not among the rows that the logits cover")
+        chosen = logits[which, row]
 
         bias = torch.zeros(chosen.shape, dtype=torch.float32, device=logits.device).flatten(0, 1)
         sides: list[tuple[int, Callable[[Any], Any]]] = [(-1, green.rows)]
@@ -124,7 +127,8 @@ class Watermark:
             ids, weights = self._neighbours(tokens, revealed, logits, row_of, where)
             weights = torch.where(scored[ids], weights, 0.0)
             self._add(bias, ask, scored, ids.flatten(0, 1), weights.flatten(0, 1))
-        biased = chosen.float() + self.delta * bias.view(chosen.shape)
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        biased = chosen.to(exact) + self.delta * bias.view(chosen.shape)
         return biased.to(logits.dtype)
 
     def _neighbours(
