@@ -1,0 +1,67 @@
+"""Fixtures that run the command line in this process, and the files it is run on."""
+
+import io
+import json
+import sys
+from dataclasses import dataclass
+
+import pytest
+from samples import marked_text, plain_text
+
+from dllmark.cli import main
+
+
+@dataclass
+class Result:
+    """What a run of the command line left."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def records(self):
+        """The lines of JSON it printed."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def json(self):
+        """The only line of JSON it printed."""
+        [record] = self.records
+        return record
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line with arguments and standard input."""
+    monkeypatch.delenv("DLLMARK_KEY", raising=False)
+
+    def run(*arguments, stdin=""):
+        content = stdin if isinstance(stdin, bytes) else stdin.encode()
+        monkeypatch.setattr(sys, "argv", ["dllmark", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        with pytest.raises(SystemExit) as exited:
+            main()
+        out, err = capsys.readouterr()
+        return Result(exited.value.code or 0, out, err)
+
+    return run
+
+
+@pytest.fixture
+def key_file(key, tmp_path):
+    """The file of the fixed key."""
+    key.save(tmp_path / "my.key")
+    return tmp_path / "my.key"
+
+
+@pytest.fixture(scope="session")
+def marked(key, tokenizer):
+    """200 words that the fixed key has marked."""
+    return marked_text(key, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def plain(tokenizer):
+    """200 words that no key has marked."""
+    return plain_text(tokenizer)

@@ -1,0 +1,68 @@
+"""The package as its users meet it: the README is true, the core is light, the docs are current."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dllmark
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_library_example_of_the_readme_detects_what_it_marked(capsys):
+    [example] = python_blocks(ROOT / "README.md")
+    assert len(example.splitlines()) <= 25
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("watermarked")
+
+
+def test_every_public_name_is_there_and_described():
+    for name in dllmark.__all__:
+        assert getattr(dllmark, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = dllmark.nonsense
+
+
+def test_detection_works_where_torch_is_not_installed():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from dllmark import Detector, WatermarkKey, load_tokenizer, DllmarkError\n"
+        "key = WatermarkKey.generate(load_tokenizer('embedded').id)\n"
+        "print(Detector(key).detect('a few words').verdict.value)\n"
+        "try:\n"
+        "    from dllmark import Watermark\n"
+        "except DllmarkError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "too short",
+        "generating needs torch: pip install 'dllmark[torch]'",
+    ]
+
+
+def test_detection_does_not_load_torch_even_where_it_is_installed():
+    code = "import sys, dllmark.detect, dllmark.cli; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_page_of_commands_is_what_the_commands_say(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import make_cli
+
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == make_cli.page()
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md")))
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
