@@ -1,0 +1,39 @@
+# `make demo` and `make test` work on a fresh machine that has only Python 3.10-3.13 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test light docs clean
+
+demo: .venv/demo
+	@echo "This version cannot generate yet, so nothing below is watermarked: a new key must find nothing."
+	@rm -f .venv/demo.key && $(BIN)/dllmark keygen -o .venv/demo.key
+	@$(BIN)/dllmark detect LICENSE --key .venv/demo.key --fpr 1e-6 || [ $$? -eq 1 ]
+
+test: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest --cov --cov-report=term-missing:skip-covered
+
+# Install without extras into an empty environment and detect there: see docs/results/.
+light: .venv/bin/python
+	$(BIN)/python benchmarks/install.py
+
+docs: .venv/test
+	$(BIN)/python docs/make_cli.py
+
+clean:
+	rm -rf .venv dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/python pyproject.toml constraints.txt
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/test: .venv/bin/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	@touch $@
