@@ -11,7 +11,7 @@ from rich.console import Console
 from samples import marked_text, plain_text
 
 import dllmark
-import dllmark.cli
+import dllmark.terminal
 from dllmark.key import WatermarkKey
 from dllmark.text import EMBEDDED
 
@@ -156,7 +156,7 @@ def test_one_line_of_megabytes_is_scored(run, key_file, marked):
 def test_explain_shows_the_text(run, key_file, monkeypatch, line_end, terminal):
     if terminal:
         console = Console(force_terminal=True, color_system="standard", soft_wrap=True)
-        monkeypatch.setattr(dllmark.cli, "out", console)
+        monkeypatch.setattr(dllmark.terminal, "out", console)
     text = ["Some words,", "a dash \u2013 and", "two more 🤷🏽 lines."]
     result = run("detect", "--key", key_file, "--explain", stdin=line_end.join(text))
     marks = "\x1b\\[[0-9;]*m" if terminal else "[+-]"

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from dllmark.errors import DllmarkError
     from dllmark.greenlist import BitMatrix, HashedGreenList, ReferenceBitmap
     from dllmark.key import WatermarkKey
+    from dllmark.models.loading import Model, load_model
+    from dllmark.sampling import Dream, Generation, Llada, Parallel, generate
     from dllmark.text import Tokenizer, load_tokenizer
     from dllmark.watermark import STRATEGIES, Strategy, Watermark
 
@@ -25,7 +27,12 @@ __all__ = [
     "Detection",
     "Detector",
     "DllmarkError",
+    "Dream",
+    "Generation",
     "HashedGreenList",
+    "Llada",
+    "Model",
+    "Parallel",
     "ReferenceBitmap",
     "Span",
     "Strategy",
@@ -35,6 +42,8 @@ __all__ = [
     "Watermark",
     "WatermarkKey",
     "detect_any",
+    "generate",
+    "load_model",
     "load_tokenizer",
 ]
 
@@ -43,6 +52,8 @@ _HOME = {
     "errors": ("DllmarkError",),
     "greenlist": ("BitMatrix", "HashedGreenList", "ReferenceBitmap"),
     "key": ("WatermarkKey",),
+    "models.loading": ("Model", "load_model"),
+    "sampling": ("Dream", "Generation", "Llada", "Parallel", "generate"),
     "text": ("Tokenizer", "load_tokenizer"),
     "watermark": ("STRATEGIES", "Strategy", "Watermark"),
 }
@@ -58,6 +69,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         from dllmark.errors import DllmarkError
 
-        if error.name != "torch":
+        if error.name not in ("torch", "safetensors"):
             raise
         raise DllmarkError("generating needs torch: pip install 'dllmark[torch]'") from None

@@ -6,25 +6,31 @@ Heavy imports stand inside the commands, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from dllmark.errors import DllmarkError, InputError, MismatchError, TokenizerError
+from dllmark.errors import DllmarkError, InputError, TokenizerError
+from dllmark.terminal import (
+    ERROR,
+    err,
+    evidence,
+    out,
+    print_details,
+    print_error,
+    print_json,
+    print_line,
+    print_verdict,
+    printable,
+)
 
 if TYPE_CHECKING:
-    from dllmark.detect import Detection, Detector
+    from dllmark.detect import Detector
     from dllmark.documents import Document
 
 app = typer.Typer(
@@ -35,20 +41,9 @@ app = typer.Typer(
     help="Watermark text written by diffusion language models, and recognise it later.",
 )
 
-
-class _Output(Console):
-    def on_broken_pipe(self) -> None:
-        """Where the reader of our output has gone, exit 2: rich and typer exit 1, a verdict."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(ERROR)
-
-
-out = _Output(highlight=False, soft_wrap=True, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
-
+STRATEGY_NAMES = "kgw, predictive, bidirectional, predictive-bidirectional, expected-bidirectional"
+DEFAULT_STRATEGY = "predictive-bidirectional"
 EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
-STYLE = {"watermarked": "bold green", "not detected": "bold", "too short": "yellow"}
-ERROR = 2
 
 KeyOption = Annotated[
     Path, typer.Option("--key", envvar="DLLMARK_KEY", help="The key file.", show_default=False)
@@ -70,7 +65,12 @@ def main() -> None:
     try:
         app()
     except DllmarkError as error:
-        err.print(Text.assemble(("error: ", "bold red"), str(error)))
+        print_error(error)
+        sys.exit(ERROR)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        print_error("generating needs torch: pip install 'dllmark[torch]'")
         sys.exit(ERROR)
 
 
@@ -115,7 +115,7 @@ def keygen(
     key = WatermarkKey.generate(load_tokenizer(model).id, gamma=gamma, note=note)
     key.save(output)
     if as_json:
-        _print_json({"path": str(output), **key.identity.to_dict()})
+        print_json({"path": str(output), **key.identity.to_dict()})
         return
     out.print(f"wrote {output}: key {key.id}, gamma {key.gamma}, tokenizer {key.tokenizer.name}")
     out.print("Keep it secret and keep a copy: without it no text it marked can be recognised.")
@@ -144,25 +144,25 @@ def detect(
     Exit status, as grep's: 0 watermarked (of JSONL: at least one text), 1 not detected,
     2 error, 3 too short to tell.
     """
-    from dllmark.documents import read_jsonl, read_text
+    from dllmark.documents import detect_documents, read_jsonl, read_text
 
     detector = _detector(key, fpr, scoring, tokenizer)
     if not (jsonl or file.endswith(".jsonl")):
         raise typer.Exit(_report_one(detector, read_text(file), explain, spans, as_json))
     verdicts, errors = set(), 0
-    for item, detection in _detect_lines(detector, read_jsonl(file)):
+    for item, detection in detect_documents(detector, read_jsonl(file)):
         if detection is None:
             errors += 1
-            err.print(Text.assemble(("error: ", "bold red"), str(item)))
+            print_error(str(item))
             continue
         assert not isinstance(item, DllmarkError)
         verdicts.add(detection.verdict.value)
         details = _details(detector, item.text, explain, spans)
         if as_json:
-            _print_json({"source": item.source, **detection.to_dict(), **details})
+            print_json({"source": item.source, **detection.to_dict(), **details})
         else:
-            _print_line(f"{item.source}\t{detection.verdict.value}\t{_evidence(detection)}")
-            _print_details(item.text, details)
+            print_line(f"{item.source}\t{detection.verdict.value}\t{evidence(detection)}")
+            print_details(item.text, details)
     raise typer.Exit(ERROR if errors else min(EXIT[verdict] for verdict in verdicts))
 
 
@@ -182,14 +182,14 @@ def calibrate(
     """Measure the false-positive rate on your own unwatermarked texts, and the thresholds."""
     from dllmark.calibrate import calibrate as measure
     from dllmark.calibrate import plot_p_values, require_matplotlib
-    from dllmark.documents import Document, read_jsonl
+    from dllmark.documents import Document, detect_documents, read_jsonl
 
     if plot:
         require_matplotlib()
     detector = _detector(key, 0.01, scoring, tokenizer)
     detections = []
     with err.status("scoring") as status:
-        for item, detection in _detect_lines(detector, read_jsonl(file)):
+        for item, detection in detect_documents(detector, read_jsonl(file)):
             if detection is None:
                 raise InputError(str(item))
             if isinstance(item, Document) and item.watermark is not None:
@@ -201,7 +201,7 @@ def calibrate(
     if plot:
         plot_p_values(detections, plot)
     if as_json:
-        _print_json(result.to_dict())
+        print_json(result.to_dict())
         return
     table = Table(
         "false-positive rate", "observed", "95 % interval", "z threshold", "95 % interval"
@@ -219,6 +219,74 @@ def calibrate(
     out.print(
         f"{result.texts} texts, key {result.key_id}: z {result.mean_z:.2f} ± {result.sd_z:.2f}"
     )
+
+
+@app.command()
+def generate(
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(help="What to write about, or - to read it from input.", show_default=False),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(envvar="DLLMARK_KEY", help="The key file to mark with.")
+    ] = None,
+    no_watermark: Annotated[
+        bool, typer.Option("--no-watermark", help="Write without a mark, to compare.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="`embedded`, a folder, or a model on the hub; else the key's own."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help=f"One of {STRATEGY_NAMES}.")] = DEFAULT_STRATEGY,
+    delta: Annotated[float, typer.Option(help="The bias towards green pairs.")] = 2.0,
+    tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 128,
+    steps: Annotated[int, typer.Option(help="Denoising steps for a text.")] = 64,
+    block: Annotated[int, typer.Option(help="The length of a block (llada, parallel).")] = 32,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    sampler: Annotated[
+        Literal["llada", "dream", "parallel"], typer.Option(help="How masks are filled.")
+    ] = "llada",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same texts.")] = 0,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Continue the prompt as text, do not answer it.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Append JSONL to this file; a rerun continues it."),
+    ] = None,
+    prompt_file: Annotated[
+        str | None, typer.Option("--prompts", help='JSONL with "prompt" in each line, or -.')
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the text being denoised.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write texts with a diffusion model, marked with the key."""
+    from dllmark.writing import Job, read_prompts
+
+    asked = list(prompts or [])
+    if prompt_file or asked in ([], ["-"]):
+        asked = ([] if asked == ["-"] else asked) + read_prompts(prompt_file or "-")
+    if key is None and not no_watermark:
+        raise InputError("give a key to mark with (--key), or --no-watermark")
+    job = Job(
+        key=None if no_watermark else key, model=model, strategy=strategy, delta=delta,
+        tokens=tokens, steps=steps, block=block, temperature=temperature, sampler=sampler,
+        seed=seed, chat=not plain, watch=watch,
+    )  # fmt: skip
+    if output:
+        held = job.append(asked, output)
+        err.print(f"{output}: {len(asked) - held} texts written, {held} were there")
+        return
+    for text in job.texts(asked):
+        print_json(text.to_dict()) if as_json else print_line(printable(text.text))
+
+
+@app.command()
+def demo() -> None:
+    """Watch the embedded model write with and without the watermark, and detect both."""
+    from dllmark.demo import run
+
+    run()
 
 
 def _detector(key: Path, fpr: float, scoring: Literal["unique", "all"], at: str | None) -> Detector:
@@ -240,43 +308,13 @@ def _report_one(
 ) -> int:
     """Print one text's verdict and details, and return the exit status."""
     detection = detector.detect(document.text)
-    verdict = detection.verdict.value
     details = _details(detector, document.text, explain, spans)
     if as_json:
-        _print_json({**detection.to_dict(), **details})
-        return EXIT[verdict]
-    out.print(Text.assemble((verdict, STYLE[verdict]), f"  {_evidence(detection)}"))
-    _print_details(document.text, details)
-    return EXIT[verdict]
-
-
-def _detect_lines(
-    detector: Detector, items: Iterable[Document | InputError]
-) -> Iterator[tuple[Document, Detection] | tuple[DllmarkError, None]]:
-    """Yield each document with its detection, and each error, in the order they were read."""
-    waiting: deque[Document | DllmarkError] = deque()
-
-    def texts() -> Iterator[str]:
-        for item in items:
-            if isinstance(item, InputError):
-                waiting.append(item)
-                continue
-            try:
-                if item.watermark is not None:
-                    detector.identity.check_claim(item.watermark)
-            except MismatchError as error:
-                waiting.append(MismatchError(f"{item.source}: {error}"))
-                continue
-            waiting.append(item)
-            yield item.text
-
-    for detection in detector.detect_many(texts()):
-        while isinstance(first := waiting.popleft(), DllmarkError):
-            yield first, None
-        yield first, detection
-    for left in waiting:
-        assert isinstance(left, DllmarkError)
-        yield left, None
+        print_json({**detection.to_dict(), **details})
+    else:
+        print_verdict(detection)
+        print_details(document.text, details)
+    return EXIT[detection.verdict.value]
 
 
 def _details(detector: Detector, text: str, explain: bool, spans: bool) -> dict[str, Any]:
@@ -287,57 +325,3 @@ def _details(detector: Detector, text: str, explain: bool, spans: bool) -> dict[
     if spans:
         details["spans"] = [asdict(span) for span in detector.spans(text)]
     return details
-
-
-def _print_details(text: str, details: dict[str, Any]) -> None:
-    """Print the coloured tokens and the marked stretches."""
-    if "tokens" in details:
-        out.print(_coloured(text, details["tokens"], plain=out.color_system is None))
-    for span in details.get("spans", ()):
-        excerpt = _printable(" ".join(text[span["start"] : span["end"]].split()))
-        excerpt = excerpt if len(excerpt) <= 60 else f"{excerpt[:40]} ... {excerpt[-15:]}"
-        out.print(f"{span['start']}-{span['end']}  p {_p(span['p_value'])}  {excerpt}")
-
-
-def _coloured(text: str, tokens: list[dict[str, Any]], *, plain: bool) -> Text:
-    """Return the text with its tokens in colour, or with + and - behind them where none shows.
-
-    A character that several tokens share appears once.
-    """
-    styles = {"green": "black on green", "red": "black on red", "not scored": "dim"}
-    signs = {"green": "+", "red": "-", "not scored": ""}
-    coloured, shown = Text(), 0
-    for token in tokens:
-        piece, shown = _printable(text[shown : token["end"]]), token["end"]
-        coloured.append(piece + signs[token["mark"]] if plain else piece, styles[token["mark"]])
-    return coloured
-
-
-def _printable(text: str) -> str:
-    """Return a text that cannot command the terminal it is shown on."""
-    return text.replace("\x1b", "\\x1b")
-
-
-def _evidence(detection: Detection) -> str:
-    return (
-        f"z {detection.z:.2f}  p {_p(detection.p_value)}  "
-        f"{detection.green} of {detection.pairs} pairs green  key {detection.key_id}"
-    )
-
-
-def _p(p_value: float) -> str:
-    return f"{p_value:.3g}" if p_value > 0 else "< 1e-300"
-
-
-def _print_json(record: dict[str, Any]) -> None:
-    """Print one line of JSON, never wrapped or coloured."""
-    _print_line(json.dumps(record))
-
-
-def _print_line(line: str) -> None:
-    """Print a line as it is; rich would turn its tabs into spaces."""
-    try:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        out.on_broken_pipe()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dllmark.errors import InputError
+from dllmark.detect import Detection, Detector
+from dllmark.errors import DllmarkError, InputError, MismatchError
 
 
 @dataclass(frozen=True)
@@ -102,3 +104,32 @@ def _decode(content: bytes, source: str) -> str:
         raise InputError(
             f"{source}: byte {error.start} is not valid UTF-8; convert the text to UTF-8 first"
         ) from None
+
+
+def detect_documents(
+    detector: Detector, items: Iterable[Document | InputError]
+) -> Iterator[tuple[Document, Detection] | tuple[DllmarkError, None]]:
+    """Yield each document with its detection, and each error, in the order they were read."""
+    waiting: deque[Document | DllmarkError] = deque()
+
+    def texts() -> Iterator[str]:
+        for item in items:
+            if isinstance(item, InputError):
+                waiting.append(item)
+                continue
+            try:
+                if item.watermark is not None:
+                    detector.identity.check_claim(item.watermark)
+            except MismatchError as error:
+                waiting.append(MismatchError(f"{item.source}: {error}"))
+                continue
+            waiting.append(item)
+            yield item.text
+
+    for detection in detector.detect_many(texts()):
+        while isinstance(first := waiting.popleft(), DllmarkError):
+            yield first, None
+        yield first, detection
+    for left in waiting:
+        assert isinstance(left, DllmarkError)
+        yield left, None

@@ -1,0 +1,1 @@
+"""The diffusion models: one transformer, the families it covers as data, and loading them."""

@@ -1,0 +1,132 @@
+"""The files of a checkpoint: JSON, and weights from safetensors; nothing is unpickled.
+
+Weights go one tensor at a time to the device and number format they are used in, so that a model
+never takes more host memory than the weights that stay there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dllmark.errors import ModelError
+from dllmark.models.families import Family
+from dllmark.models.transformer import Config, Transformer
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+Shape = tuple[int, ...]
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of the model."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ModelError(
+            f"there is no {path.name} in {path.parent}: give the folder of a model"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"cannot read {path} ({error})") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the entries of a JSON file, without those that are null."""
+    try:
+        entries = json.loads(read_text(path)).items()
+    except (json.JSONDecodeError, AttributeError):
+        raise ModelError(f"{path} is not a JSON object: download it again") from None
+    return {name: value for name, value in entries if value is not None}
+
+
+def read_transformer(
+    folder: Path, family: Family, config: Config, device: torch.device, dtype: torch.dtype
+) -> Transformer:
+    """Return the transformer with the weights of a folder; they are checked before any is read."""
+    with torch.device("meta"):
+        transformer = Transformer(config)
+    ours = {theirs: ours for ours, theirs in family.parameter_names(config).items()}
+    expected = {name: tuple(transformer.get_parameter(ours[name]).shape) for name in ours}
+    shapes = {path: _shapes(path) for path in _weight_files(folder)}
+    found = {name: shape for part in shapes.values() for name, shape in part.items()}
+    _check_tensors(folder, family, found, expected)
+    for path, names in shapes.items():
+        with _open(path, device) as tensors:
+            for name in names:
+                _assign(transformer, ours[name], tensors.get_tensor(name).to(dtype))
+    if config.tied_head:
+        transformer.head.weight = transformer.embedding.weight
+    return transformer.eval()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a model, one or the shards its index names."""
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).exists():
+        raise ModelError(
+            f"{folder} has neither {WEIGHTS} nor {INDEX}: download the weights as safetensors"
+        )
+    places = read_json(folder / INDEX).get("weight_map", {})
+    files = [folder / name for name in sorted(set(places.values()))]
+    absent = [path.name for path in files if not path.exists()]
+    if absent:
+        raise ModelError(
+            f"{absent[0]} is not in {folder} though {INDEX} names it "
+            f"({len(absent)} of {len(files)} files absent): download the model again"
+        )
+    return files
+
+
+def _open(path: Path, device: torch.device) -> Any:
+    """Open a safetensors file whose tensors go straight to the device."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(path, framework="pt", device=str(device))
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{path} is cut short or no safetensors file ({error}): download it again"
+        ) from None
+
+
+def _shapes(path: Path) -> dict[str, Shape]:
+    """Return the shapes a file's header gives, without the tables old checkpoints carry along."""
+    with _open(path, torch.device("cpu")) as tensors:
+        return {
+            name: tuple(tensors.get_slice(name).get_shape())
+            for name in tensors.keys()  # noqa: SIM118
+            if not name.endswith("inv_freq")
+        }
+
+
+def _check_tensors(
+    folder: Path, family: Family, found: dict[str, Shape], expected: dict[str, Shape]
+) -> None:
+    """Raise `ModelError` unless the tensors are exactly those of the model."""
+    if missing := [name for name in expected if name not in found]:
+        raise ModelError(
+            f"the weights in {folder} lack {missing[0]} ({len(missing)} tensors missing): "
+            "download the model again"
+        )
+    if extra := [name for name in found if name not in expected]:
+        raise ModelError(
+            f"the weights in {folder} have {extra[0]} ({len(extra)} tensors too many), which "
+            f"is not in a {family.name} model: it is another architecture"
+        )
+    if wrong := [name for name in expected if found[name] != expected[name]]:
+        raise ModelError(
+            f"{wrong[0]} in {folder} has the shape {found[wrong[0]]}, config.json asks for "
+            f"{expected[wrong[0]]} ({len(wrong)} tensors misshapen): they are of different models"
+        )
+
+
+def _assign(transformer: Transformer, name: str, tensor: Tensor) -> None:
+    """Put a tensor in the place of the parameter of that name."""
+    module, _, last = name.rpartition(".")
+    setattr(transformer.get_submodule(module), last, nn.Parameter(tensor, requires_grad=False))

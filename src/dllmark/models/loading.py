@@ -1,0 +1,202 @@
+"""Loading a model: config.json, a tokenizer and safetensors in, and no code from a hub run."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dllmark import qwen_tokenizer
+from dllmark.errors import ModelError
+from dllmark.models.checkpoint import INDEX, read_json, read_text, read_transformer
+from dllmark.models.families import FAMILIES, Family
+from dllmark.models.transformer import Config, Transformer
+from dllmark.text import Tokenizer
+
+EMBEDDED = Path(__file__).parent / "embedded"
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+HUB_FILES = ["config.json", "tokenizer.json", *qwen_tokenizer.FILES, "model*.safetensors", INDEX]
+"""All that is ever downloaded of a repository: nothing that could be executed."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A diffusion model ready to generate, with its tokenizer and the ids the sampler needs.
+
+    `end_ids` are the tokens that end a text or a turn, the family's end of text first.
+
+    >>> model = load_model("embedded")  # doctest: +SKIP
+    >>> prompt = model.tokenizer.encode(model.family.chat("Hello!"))  # doctest: +SKIP
+    >>> logits = model.transformer(torch.as_tensor(prompt)[None])  # doctest: +SKIP
+    """
+
+    name: str
+    family: Family
+    transformer: Transformer = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    mask_id: int
+    end_ids: tuple[int, ...]
+    pad_id: int
+
+    @property
+    def config(self) -> Config:
+        """The numbers of the transformer."""
+        return self.transformer.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, and the tokens must be."""
+        return self.transformer.embedding.weight.device
+
+
+def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Model:
+    """Return the model named "embedded", or of a folder, or of a repository on the hub.
+
+    "auto" is the GPU if there is one, and bfloat16 there, float32 on the CPU.
+    """
+    target = _device(device)
+    number = _dtype(dtype, target)
+    folder = _folder(source)
+    record = read_json(folder / "config.json")
+    family = _family(folder, record)
+    config = _config(folder, family, record)
+    tokenizer = _tokenizer(folder, str(folder.resolve()) if folder == Path(source) else source)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ModelError(
+            f"the tokenizer in {folder} has {tokenizer.vocab_size} ids, the embedding only "
+            f"{config.vocab_size} rows: put the tokenizer of this model into the folder"
+        )
+    ends = _end_ids(folder, family, tokenizer)
+    return Model(
+        name=source,
+        family=family,
+        mask_id=_mask_id(folder, family, tokenizer, record, config),
+        end_ids=ends,
+        pad_id=record.get("pad_token_id", ends[0]),
+        tokenizer=tokenizer,
+        transformer=read_transformer(folder, family, config, target, number),
+    )
+
+
+def _device(name: str) -> torch.device:
+    """Return the device of that name after trying it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # the second where torch was built without CUDA
+        raise ModelError(
+            f"the device {name} is not available here: use auto, cpu, or cuda where there is a GPU"
+        ) from None
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the number format of that name."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise ModelError(f"unknown dtype {name}: use auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _folder(source: str) -> Path:
+    """Return the folder a model's files are in, after downloading them if need be."""
+    if source == "embedded":
+        return EMBEDDED
+    if Path(source).is_dir():
+        return Path(source)
+    if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+        return _download(source)
+    raise ModelError(
+        f"there is no model {source}: give `embedded`, the folder of a model, "
+        "or the id of one on the Hugging Face hub"
+    )
+
+
+def _download(repository: str) -> Path:
+    """Return the folder of a repository in the local cache; what is there is not fetched again."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=HUB_FILES))
+    except Exception as error:  # offline, unknown, private: the hub has a dozen classes for it
+        raise ModelError(
+            f"cannot get {repository} from the Hugging Face hub ({type(error).__name__}): "
+            "check the name and the connection, or give the folder of a downloaded model"
+        ) from None
+
+
+def _family(folder: Path, record: dict[str, Any]) -> Family:
+    """Return the family a config.json names."""
+    model_type = record.get("model_type")
+    if model_type not in FAMILIES:
+        raise ModelError(
+            f"{folder / 'config.json'} says model_type {model_type}, which is unknown: "
+            f"the models known are {', '.join(FAMILIES)}"
+        )
+    return FAMILIES[model_type]
+
+
+def _config(folder: Path, family: Family, record: dict[str, Any]) -> Config:
+    """Return the numbers of a model; LLaDA's embedding has `vocab_size` rows unless it says."""
+    if "vocab_size" in record:
+        record = {"embedding_size": record["vocab_size"], **record}
+    for size in (family.sizes[entry.name] for entry in fields(Config) if entry.default is MISSING):
+        value = record.get(size)
+        if not isinstance(value, int) or value < 1:
+            raise ModelError(
+                f"{folder / 'config.json'} gives no {size}, or not a whole number: "
+                f"a {family.name} model needs it"
+            )
+    return family.config(record)
+
+
+def _tokenizer(folder: Path, name: str) -> Tokenizer:
+    """Return the tokenizer of a folder, from tokenizer.json or Qwen2's three files."""
+    path = folder / "tokenizer.json"
+    return Tokenizer(read_text(path) if path.exists() else qwen_tokenizer.definition(folder), name)
+
+
+def _mask_id(
+    folder: Path, family: Family, tokenizer: Tokenizer, record: dict[str, Any], config: Config
+) -> int:
+    """Return the id of the mask, on which config.json and tokenizer must agree."""
+    if "mask_token_id" not in record:
+        return _needed_id(folder, family, tokenizer, family.mask)
+    given, named = int(record["mask_token_id"]), _token_id(tokenizer, family.mask)
+    if named not in (None, given) or not 0 <= given < config.vocab_size:
+        raise ModelError(
+            f"{folder / 'config.json'} has mask_token_id {given}, which does not fit: the tokenizer"
+            f" gives {family.mask} the id {named}, the embedding has {config.vocab_size} rows"
+        )
+    return given
+
+
+def _end_ids(folder: Path, family: Family, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the ids of the family's end tokens; only the first is in every tokenizer."""
+    first = _needed_id(folder, family, tokenizer, family.ends[0])
+    others = (_token_id(tokenizer, token) for token in family.ends[1:])
+    return (first, *(id_ for id_ in others if id_ is not None))
+
+
+def _needed_id(folder: Path, family: Family, tokenizer: Tokenizer, token: str) -> int:
+    """Return the id of a special token that the model cannot do without."""
+    id_ = _token_id(tokenizer, token)
+    if id_ is None:
+        raise ModelError(
+            f"the tokenizer in {folder} has no token {token}: "
+            f"put the tokenizer of a {family.name} model into the folder"
+        )
+    return id_
+
+
+def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
+    """Return the id of a special token, or None if the tokenizer cuts it up like any text."""
+    ids = tokenizer.encode(token)
+    return int(ids[0]) if len(ids) == 1 else None

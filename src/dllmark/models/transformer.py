@@ -1,0 +1,161 @@
+"""One bidirectional transformer: LLaDA, Dream and the embedded model are this with other numbers.
+
+It is a LLaMA block (RMSNorm, rotary positions, SwiGLU) without a causal mask: every position sees
+every other one, so the model can fill a mask anywhere from what stands on both sides of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+
+
+@dataclass(frozen=True)
+class Config:
+    """The numbers that make one model of the family.
+
+    `shifted` is Dream's habit: the output at position j - 1 predicts the token at position j.
+    """
+
+    vocab_size: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    mlp_width: int
+    max_length: int
+    rope_theta: float = 500_000.0
+    norm_eps: float = 1e-5
+    qkv_bias: bool = False
+    tied_head: bool = False
+    shifted: bool = False
+
+    @property
+    def head_width(self) -> int:
+        """The width of one attention head."""
+        return self.width // self.heads
+
+
+class Norm(nn.Module):
+    """RMSNorm, computed in float32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale each vector to unit root mean square, then by the learned weights."""
+        return self.weight * rms_norm(x.float(), x.shape[-1:], eps=self.eps).to(self.weight.dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head attention over all positions; several query heads may share a key head."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        kv_width = config.kv_heads * config.head_width
+        self.query = nn.Linear(config.width, config.width, bias=config.qkv_bias)
+        self.key = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
+        self.value = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """Mix the positions of [B, L, D]."""
+        batch, length, _ = x.shape
+
+        def heads(projected: Tensor) -> Tensor:
+            return projected.view(batch, length, -1, self.config.head_width).transpose(1, 2)
+
+        query = rotate(heads(self.query(x)), rotation)
+        key = rotate(heads(self.key(x)), rotation)
+        mixed = scaled_dot_product_attention(
+            query,
+            key,
+            heads(self.value(x)),
+            attn_mask=mask,
+            enable_gqa=self.config.kv_heads != self.config.heads,
+        )
+        result: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return result
+
+
+class Block(nn.Module):
+    """Attention, then a gated feed-forward layer, each added to what came in."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = Norm(config.width, config.norm_eps)
+        self.attention = Attention(config)
+        self.mlp_norm = Norm(config.width, config.norm_eps)
+        self.gate = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.up = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.down = nn.Linear(config.mlp_width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """Transform [B, L, D]."""
+        x = x + self.attention(self.attention_norm(x), rotation, mask)
+        normed = self.mlp_norm(x)
+        result: Tensor = x + self.down(silu(self.gate(normed)) * self.up(normed))
+        return result
+
+
+class Transformer(nn.Module):
+    """Token ids in, logits for every position (or the rows asked for) out.
+
+    >>> config = Config(vocab_size=50, width=16, layers=1, heads=2, kv_heads=1,
+    ...                 mlp_width=32, max_length=8)
+    >>> Transformer(config)(torch.zeros(1, 5, dtype=torch.int64)).shape
+    torch.Size([1, 5, 50])
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = Norm(config.width, config.norm_eps)
+        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        if config.tied_head:
+            self.head.weight = self.embedding.weight
+
+    def forward(
+        self, tokens: Tensor, attended: Tensor | None = None, rows: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits [B, L, V], or [B, R, V] of the positions `rows` [B, R].
+
+        `attended` [B, L] is False at padding, which no position then looks at.
+        """
+        rotation = rotary_angles(self.config, tokens.shape[1], tokens.device)
+        mask = None if attended is None else attended[:, None, None, :]
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, rotation, mask)
+        if self.config.shifted and rows is None:
+            rows = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        if rows is not None:
+            source = (rows - 1).clamp(min=0) if self.config.shifted else rows
+            x = x.gather(1, source[..., None].expand(-1, -1, x.shape[-1]))
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def rotary_angles(config: Config, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines [L, head width] of the rotary position embedding."""
+    half = torch.arange(0, config.head_width, 2, device=device, dtype=torch.float32)
+    frequencies = config.rope_theta ** (-half / config.head_width)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequencies)
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each vector by its position's angles, with a head's halves as the coordinates."""
+    cos, sin = rotation
+    first, second = x.float().chunk(2, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return (x.float() * cos + turned * sin).to(x.dtype)

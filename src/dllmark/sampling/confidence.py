@@ -1,0 +1,95 @@
+"""From logits to tokens, and how certain the model is of each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
+
+
+def draw_noise(sampler: Sampler, logits: Tensor, generator: torch.Generator) -> Tensor | None:
+    """Return log(-log u) for uniform u, in float64, one for each logit; None at temperature 0.
+
+    Subtracting it from logits and taking the largest draws from their softmax (Gumbel-max).
+    """
+    if sampler.temperature == 0:
+        return None
+    u = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=torch.float64)
+    return u.log_().neg_().log_()
+
+
+def temper(sampler: Sampler, logits: Tensor) -> Tensor:
+    """Return the logits of the distribution that a token is drawn from."""
+    if sampler.temperature > 0:
+        logits = logits / sampler.temperature
+    if isinstance(sampler, Dream):
+        logits = keep_likeliest(logits, sampler.top_p, sampler.top_k)
+    return logits
+
+
+def keep_likeliest(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
+    """Set to -inf all but the likeliest tokens: those that reach top_p together, then top_k."""
+    if top_p is not None and top_p < 1:
+        ordered = logits.sort(-1, descending=True).values
+        before = ordered.softmax(-1).cumsum(-1).roll(1, -1)
+        before[..., 0] = 0
+        least = ordered.masked_fill(before > top_p, torch.inf).amin(-1, keepdim=True)
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.shape[-1])).values[..., -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    return logits
+
+
+def draw(tempered: Tensor, noise: Tensor | None) -> Tensor:
+    """Return a token for each row of tempered logits: the likeliest after the noise."""
+    return (tempered if noise is None else tempered - noise).argmax(-1)
+
+
+def confidence(
+    sampler: Sampler,
+    logits: Tensor,
+    noise: Tensor | None,
+    ends: Tensor,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return [B, W]: who comes first, the highest, from the logits [B, W, V] of a block.
+
+    The logits carry no watermark, so the order in which tokens appear does not depend on a key.
+    """
+    order = "low_confidence" if isinstance(sampler, Parallel) else sampler.order
+    shape, device = logits.shape[:-1], logits.device
+    if order in ("random", "origin"):
+        score = torch.rand(shape, generator=generator, device=device)
+    elif order == "left_to_right":
+        score = -torch.arange(shape[1], device=device, dtype=torch.float32).expand(shape)
+    else:
+        score = certainty(sampler, order, logits, noise)
+    if isinstance(sampler, Llada) and sampler.end_last:
+        candidates = draw(temper(sampler, logits), noise)
+        score = score.masked_fill(torch.isin(candidates, ends), torch.finfo(score.dtype).min)
+    if isinstance(sampler, Dream) and sampler.alg_temp:
+        u = torch.rand(shape, generator=generator, device=device)
+        score = score / sampler.alg_temp - (-u.log()).log()
+    return score
+
+
+def certainty(sampler: Sampler, order: str, logits: Tensor, noise: Tensor | None) -> Tensor:
+    """Return how certain the model is of each position.
+
+    Dream measures it after temperature, top_p and top_k; LLaDA before, and here as a logarithm,
+    which tells apart what is almost sure.
+    """
+    tempered = temper(sampler, logits)
+    measured = tempered if isinstance(sampler, Dream) else logits
+    if order == "entropy":
+        p = measured.softmax(-1)
+        return torch.xlogy(p, p).sum(-1)
+    total = measured.logsumexp(-1, keepdim=True)
+    if order == "topk_margin":
+        best_two = (measured.topk(2).values - total).exp()
+        return best_two[..., 0] - best_two[..., 1]
+    candidates = draw(tempered, noise)
+    log_p = (measured.gather(-1, candidates[..., None]) - total)[..., 0]
+    return log_p.exp() if order == "maskgit_plus" else log_p

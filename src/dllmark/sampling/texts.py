@@ -1,0 +1,191 @@
+"""From prompts to texts: batches, padding, the loop, and what is kept of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
+from torch import Tensor
+
+from dllmark.errors import DllmarkError, MismatchError
+from dllmark.sampling.loop import Canvas, denoise
+from dllmark.sampling.schedule import check_length
+from dllmark.sampling.settings import Llada, Parallel, Sampler
+from dllmark.text import Ids
+from dllmark.watermark import Watermark
+
+if TYPE_CHECKING:
+    from dllmark.models.loading import Model
+
+LLADA = Llada()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One text: what was asked, what was written, and whose mark it carries.
+
+    `ids` are the tokens up to the end of the text. `known_left` is the share of them whose left
+    neighbour was already revealed when they were chosen: 1 for a text written left to right.
+
+    >>> Generation("Hi", " there", [904], None, 1.0).to_dict()["text"]
+    ' there'
+    """
+
+    prompt: str
+    text: str
+    ids: list[int]
+    watermark: dict[str, Any] | None
+    known_left: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch after one step of the loop.
+
+    number            which step it was, from 1
+    total             how many there will be; None where the text decides (`Parallel`)
+    tokens    [B, L]  padding, prompts, text so far, masks
+    revealed  [B, L]  False where the model has yet to write
+    start             where the prompts end
+
+    >>> show = lambda step: print(step.number, int(step.revealed[:, step.start:].sum()))
+    >>> generate(model, ["Hello"], on_step=show)  # doctest: +SKIP
+    """
+
+    number: int
+    total: int | None
+    tokens: Tensor
+    revealed: Tensor
+    start: int
+
+
+@torch.inference_mode()
+def generate(
+    model: Model,
+    prompts: Sequence[str],
+    watermark: Watermark | None = None,
+    sampler: Sampler = LLADA,
+    *,
+    tokens: int = 128,
+    chat: bool = True,
+    seed: int = 0,
+    batch_size: int = 8,
+    on_step: Callable[[Step], None] | None = None,
+    progress: bool = False,
+) -> list[Generation]:
+    """Write a text of up to `tokens` tokens for each prompt, marked if a watermark is given.
+
+    With `chat` a prompt is a question to answer, without it a text to continue. The same seed and
+    batch size give the same texts. `on_step` is called after every step, `progress` shows a bar.
+
+    >>> model = load_model("embedded")  # doctest: +SKIP
+    >>> [reply] = generate(model, ["Write a story about a dog."], watermark)  # doctest: +SKIP
+    >>> Detector(key).detect(reply.ids).verdict.value  # doctest: +SKIP
+    'watermarked'
+    """
+    check_length(sampler, tokens)
+    if batch_size < 1 or seed < 0:
+        raise DllmarkError(
+            f"batch_size is at least 1 and seed at least 0; got {batch_size} and {seed}"
+        )
+    if watermark and watermark.tokenizer.fingerprint != model.tokenizer.fingerprint:
+        raise MismatchError(
+            f"the watermark is for the tokenizer {watermark.tokenizer.name}, but {model.name} has "
+            "another one: make a key for this model with `dllmark keygen --model`"
+        )
+    encoded = check_prompts(model, prompts, tokens, chat)
+    batches = range(0, len(encoded), batch_size)
+    total = None if isinstance(sampler, Parallel) else sampler.steps
+    generations: list[Generation] = []
+    columns = [*Progress.get_default_columns(), MofNCompleteColumn()]
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
+        task = bar.add_task("writing", total=None if total is None else total * len(batches))
+        for first in batches:
+            canvas = _canvas(model, encoded[first : first + batch_size], tokens)
+            generator = _generator(model, seed, first // batch_size)
+            for number in denoise(model, canvas, sampler, watermark, generator):
+                bar.advance(task)
+                if on_step:
+                    now, known = canvas.tokens.clone(), canvas.revealed.clone()
+                    on_step(Step(number, total, now, known, canvas.start))
+            asked = prompts[first : first + batch_size]
+            generations += _generations(model, asked, canvas, watermark)
+    return generations
+
+
+def check_prompts(model: Model, prompts: Sequence[str], tokens: int, chat: bool) -> list[Ids]:
+    """Return the ids of each prompt, or raise `DllmarkError` for one that cannot be used."""
+    if isinstance(prompts, str):
+        raise DllmarkError("prompts is a list of texts: put a single one in [ ]")
+    asked = [model.family.chat(prompt) if chat else prompt for prompt in prompts]
+    encoded = model.tokenizer.encode_many(asked)
+    longest = model.config.max_length
+    for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), 1):
+        if not prompt.strip():
+            raise DllmarkError(f"prompt {number} is empty: give at least one word to start from")
+        if len(ids) + tokens > longest:
+            raise DllmarkError(
+                f"prompt {number} has {len(ids)} tokens and {tokens} are to be written, but "
+                f"{model.name} takes {longest} in all: shorten the prompt or write fewer"
+            )
+    return encoded
+
+
+def _canvas(model: Model, encoded: list[Ids], tokens: int) -> Canvas:
+    """Return prompts, padded on the left to the same length, with masks after them."""
+    start = max(map(len, encoded))
+    shape = (len(encoded), start + tokens)
+    written = torch.full(shape, model.mask_id)
+    attended = torch.ones(shape, dtype=torch.bool)
+    for row, ids in enumerate(encoded):
+        padding = start - len(ids)
+        written[row, :padding] = model.pad_id
+        written[row, padding:start] = torch.from_numpy(ids)
+        attended[row, :padding] = False
+    revealed = torch.zeros(shape, dtype=torch.bool)
+    revealed[:, :start] = True
+    return Canvas(
+        tokens=written.to(model.device),
+        revealed=revealed.to(model.device),
+        attended=None if attended.all() else attended.to(model.device),
+        known_left=torch.zeros(shape, dtype=torch.bool, device=model.device),
+        start=start,
+    )
+
+
+def _generator(model: Model, seed: int, batch: int) -> torch.Generator:
+    """Return the source of all randomness of one batch.
+
+    The seed is mixed into 32 bits, because torch's generator on the CPU looks at no more.
+    """
+    mixed = int(np.random.SeedSequence(seed, spawn_key=(batch,)).generate_state(1)[0])
+    return torch.Generator(model.device).manual_seed(mixed)
+
+
+def _generations(
+    model: Model, prompts: Sequence[str], canvas: Canvas, watermark: Watermark | None
+) -> list[Generation]:
+    """Return the texts of a finished canvas, each cut at its end."""
+    identity = watermark.identity.to_dict() if watermark else None
+    generations = []
+    rows = zip(
+        prompts,
+        canvas.tokens[:, canvas.start :].tolist(),
+        canvas.known_left[:, canvas.start :].tolist(),
+        strict=True,
+    )
+    for prompt, ids, known in rows:
+        end = next((at for at, id_ in enumerate(ids) if id_ in model.end_ids), len(ids))
+        share = sum(known[:end]) / end if end else 0.0
+        text = model.tokenizer.decode(ids[:end])
+        generations.append(Generation(prompt, text, ids[:end], identity, share))
+    return generations

@@ -1,0 +1,129 @@
+"""What the commands print: lines for scripts, colours for people, and a text being denoised."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from dllmark.detect import Detection
+    from dllmark.sampling import Step
+    from dllmark.text import Tokenizer
+
+ERROR = 2
+"""The exit status of an error; others are verdicts."""
+
+STYLE = {"watermarked": "bold green", "not detected": "bold", "too short": "yellow"}
+MASK = "░"
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """Where the reader of our output has gone, exit 2: rich and typer exit 1, a verdict."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(ERROR)
+
+
+out = _Output(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def print_error(error: Exception | str) -> None:
+    """Print one line on standard error."""
+    err.print(Text.assemble(("error: ", "bold red"), str(error)))
+
+
+def print_json(record: dict[str, Any]) -> None:
+    """Print one line of JSON, never wrapped or coloured."""
+    print_line(json.dumps(record))
+
+
+def print_line(line: str) -> None:
+    """Print a line as it is; rich would turn its tabs into spaces."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        out.on_broken_pipe()
+
+
+def print_verdict(detection: Detection, title: str = "") -> None:
+    """Print the verdict in colour with its evidence."""
+    verdict = detection.verdict.value
+    out.print(Text.assemble(title, (verdict, STYLE[verdict]), f"  {evidence(detection)}"))
+
+
+def print_details(text: str, details: dict[str, Any]) -> None:
+    """Print the coloured tokens and the marked stretches."""
+    if "tokens" in details:
+        out.print(coloured(text, details["tokens"], plain=out.color_system is None))
+    for span in details.get("spans", ()):
+        excerpt = printable(" ".join(text[span["start"] : span["end"]].split()))
+        excerpt = excerpt if len(excerpt) <= 60 else f"{excerpt[:40]} ... {excerpt[-15:]}"
+        out.print(f"{span['start']}-{span['end']}  p {p_value(span['p_value'])}  {excerpt}")
+
+
+def coloured(text: str, tokens: list[dict[str, Any]], *, plain: bool) -> Text:
+    """Return the text with its tokens in colour, or with + and - behind them where none shows.
+
+    A character that several tokens share appears once.
+    """
+    styles = {"green": "black on green", "red": "black on red", "not scored": "dim"}
+    signs = {"green": "+", "red": "-", "not scored": ""}
+    result, shown = Text(), 0
+    for token in tokens:
+        piece, shown = printable(text[shown : token["end"]]), token["end"]
+        result.append(piece + signs[token["mark"]] if plain else piece, styles[token["mark"]])
+    return result
+
+
+def printable(text: str) -> str:
+    """Return a text that cannot command the terminal it is shown on."""
+    return text.replace("\x1b", "\\x1b")
+
+
+def evidence(detection: Detection) -> str:
+    """Return the figures behind a verdict."""
+    return (
+        f"z {detection.z:.2f}  p {p_value(detection.p_value)}  "
+        f"{detection.green} of {detection.pairs} pairs green  key {detection.key_id}"
+    )
+
+
+def p_value(value: float) -> str:
+    """Return a p-value in three digits, and a bound where it is too small for a number."""
+    return f"{value:.3g}" if value > 0 else "< 1e-300"
+
+
+def canvas_view(live: Live, tokenizer: Tokenizer) -> Callable[[Step], None]:
+    """Return a callback that shows the first text of a batch as it is denoised.
+
+    Tokens appear where and when the model commits them; those of the last step stand out.
+    """
+    words: dict[int, str] = {}
+    before: set[int] = set()
+
+    def word(token: int) -> str:
+        if token not in words:
+            words[token] = printable(tokenizer.decode([token]))
+        return words[token]
+
+    def show(step: Step) -> None:
+        tokens = step.tokens[0, step.start :].tolist()
+        revealed = step.revealed[0, step.start :].tolist()
+        view = Text()
+        for at, (token, known) in enumerate(zip(tokens, revealed, strict=True)):
+            style = "dim" if not known else "" if at in before else "bold cyan"
+            view.append(word(token) if known else MASK, style)
+        before.clear()
+        before.update(at for at, known in enumerate(revealed) if known)
+        live.update(view)
+
+    return show

@@ -1,0 +1,176 @@
+"""LLaDA's sampler equals the official algorithm, written here row by row; its options work."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from tiny import (
+    END,
+    MASK,
+    PROMPTS,
+    batch_generator,
+    forbid,
+    order_of,
+    padded,
+    scripted_model,
+    steps_of,
+    written,
+)
+
+from dllmark.sampling import Llada
+from dllmark.sampling.confidence import confidence
+from dllmark.sampling.schedule import even_target
+from dllmark.watermark import Watermark
+
+
+def naive_llada(model, x, attended, start, sampler, random):
+    """The official sampler, with its random numbers drawn for the block only."""
+    prompt = torch.zeros_like(x, dtype=torch.bool)
+    prompt[:, :start] = True
+    blocks = (x.shape[1] - start) // sampler.block_length
+    steps = sampler.steps // blocks
+    for block in range(blocks):
+        first = start + block * sampler.block_length
+        last = first + sampler.block_length
+        each, remainder = divmod(sampler.block_length, steps)
+        for step in range(steps):
+            logits = model.transformer(x, attended)
+            if sampler.cfg_scale > 0:
+                unprompted = torch.where(prompt, MASK, x)
+                un_logits = model.transformer(unprompted, attended)
+                logits = un_logits + (sampler.cfg_scale + 1) * (logits - un_logits)
+            logits = forbid(model, logits)[:, first:last]
+            noised = logits
+            if sampler.temperature > 0:
+                u = torch.rand(logits.shape, dtype=torch.float64, generator=random)
+                noised = logits.double().exp() / (-u.log()) ** sampler.temperature
+            x0 = noised.argmax(-1)
+            if sampler.order == "low_confidence":
+                x0_p = logits.softmax(-1).gather(-1, x0[..., None])[..., 0]
+            elif sampler.order == "random":
+                x0_p = torch.rand(x0.shape, generator=random)
+            else:
+                x0_p = torch.linspace(1, 0, x0.shape[1]).repeat(len(x0), 1)
+            for b in range(len(x)):
+                confidence = torch.where(x[b, first:last] == MASK, x0_p[b], -torch.inf)
+                for j in confidence.topk(each + (step < remainder)).indices:
+                    x[b, first + j] = x0[b, j]
+    return x
+
+
+@pytest.mark.parametrize("order", ["low_confidence", "random", "left_to_right"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 32},
+        {"steps": 12, "block_length": 8},
+        {"steps": 4, "temperature": 1.0, "block_length": 32},
+        {"steps": 16, "block_length": 16, "temperature": 0.7},
+        {"steps": 8, "block_length": 16, "cfg_scale": 1.5},
+        {"steps": 8, "block_length": 8, "cfg_scale": 0.5, "temperature": 0.3},
+    ],
+    ids=str,
+)
+def test_it_writes_what_the_official_sampler_writes(model, order, options):
+    sampler = Llada(order=order, **options)
+    expected = naive_llada(model, *padded(model, PROMPTS, 32), sampler, batch_generator(3))
+    assert torch.equal(written(model, sampler, seed=3), expected)
+
+
+def test_an_even_split_gives_the_remainder_to_the_first_steps():
+    targets = [0] + [even_target(32, step, 12) for step in range(12)]
+    assert [b - a for a, b in pairwise(targets)] == [3] * 8 + [2] * 4
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("order", ["low_confidence", "random"])
+def test_a_watermark_of_no_strength_changes_nothing(model, small_key, order, temperature):
+    sampler = Llada(steps=16, block_length=16, temperature=temperature, order=order)
+    unmarked = written(model, sampler)
+    none = Watermark(small_key, delta=0.0, tokenizer=model.tokenizer)
+    strong = Watermark(small_key, delta=5.0, tokenizer=model.tokenizer)
+    assert torch.equal(written(model, sampler, none), unmarked)
+    assert not torch.equal(written(model, sampler, strong), unmarked)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_watermark_does_not_decide_which_tokens_come_first(model, small_key, temperature):
+    sampler = Llada(steps=4, temperature=temperature)
+    strong = Watermark(small_key, delta=50.0, tokenizer=model.tokenizer)
+    unmarked, marked = steps_of(model, sampler)[0], steps_of(model, sampler, strong)[0]
+    assert torch.equal(unmarked.revealed, marked.revealed)
+    assert not torch.equal(unmarked.tokens, marked.tokens)
+
+
+def test_one_block_is_finished_before_the_next_begins(model):
+    steps = steps_of(model, Llada(steps=8, block_length=8))
+    for step in steps:
+        done = step.revealed[:, step.start :].reshape(3, 4, 8).sum(-1).tolist()
+        assert done == [[8] * ((step.number - 1) // 2) + [4 * (2 - step.number % 2)]
+                        + [0] * (3 - (step.number - 1) // 2)] * 3  # fmt: skip
+
+
+def test_steps_without_a_token_to_reveal_do_not_run_the_model(model, monkeypatch):
+    calls, forward = [], model.transformer.forward
+    monkeypatch.setattr(model.transformer, "forward", lambda *a: calls.append(1) or forward(*a))
+    steps = steps_of(model, Llada(steps=100, block_length=32))
+    assert len(calls) == 32
+    assert [step.number for step in steps] == list(range(1, 101))
+
+
+def test_remasked_tokens_are_chosen_anew_and_no_mask_remains(model):
+    steps = steps_of(model, Llada(steps=16, block_length=16, remask=0.3, temperature=1.0))
+    pairs = list(pairwise(steps))
+    assert any((before.revealed & ~after.revealed).any() for before, after in pairs)
+    assert any(
+        ((before.tokens != after.tokens) & before.revealed & after.revealed).any()
+        for before, after in pairs
+    )
+    assert steps[-1].revealed.all()
+    assert not (steps[-1].tokens == MASK).any()
+    counts = [int(step.revealed[0, step.start :].sum()) for step in steps]
+    assert counts == list(range(2, 33, 2))
+
+
+def test_end_last_reveals_the_end_after_all_other_tokens(small_tokenizer):
+    likely = [{END: 0.9}, {5: 0.4}, {END: 0.8}, {6: 0.5}, {7: 0.3}, {8: 0.6}]
+    model = scripted_model(small_tokenizer, likely)
+
+    for end_last, order in ((False, [0, 2, 5, 3, 1, 4]), (True, [5, 3, 1, 4, 0, 2])):
+        sampler = Llada(steps=6, block_length=6, end_last=end_last)
+        assert order_of(steps_of(model, sampler, prompts=["w1"], tokens=6)) == order
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_end_last_holds_in_every_order(small_tokenizer, order):
+    model = scripted_model(small_tokenizer, [{END: 0.9}] * 4 + [{9: 0.9}] * 4)
+    sampler = Llada(steps=2, block_length=8, order=order, end_last=True)
+    halfway = steps_of(model, sampler, prompts=["w1"], tokens=8)[0]
+    assert halfway.revealed[0, 1:].tolist() == [False] * 4 + [True] * 4
+
+
+def test_end_last_goes_by_the_token_that_the_noise_draws():
+    noise = torch.zeros(1, 2, 4, dtype=torch.float64)
+    noise[0, 0, END] = -9.0
+    logits = torch.tensor([[[0.0, 1.0, 0.0, 3.0], [0.0, 1.0, 0.0, 2.0]]])
+    sampler = Llada(temperature=1.0, end_last=True)
+    score = confidence(sampler, logits, noise, torch.tensor([END]), torch.Generator())[0]
+    assert score[0] == torch.finfo(torch.float32).min
+    torch.testing.assert_close(score[1], logits[0, 1].log_softmax(-1)[3])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_suppress_end_never_writes_an_end(small_tokenizer, temperature):
+    model = scripted_model(small_tokenizer, [{END: 0.9}] * 32)
+    sampler = Llada(steps=32, temperature=temperature)
+    options = {"prompts": ["w1"], "tokens": 32}
+    assert (written(model, sampler, **options) == END).any()
+    suppressed = Llada(steps=32, temperature=temperature, suppress_end=True)
+    assert not (written(model, suppressed, **options) == END).any()
+
+
+def test_neither_masks_nor_ids_without_a_token_are_ever_written(small_tokenizer):
+    likely = [{MASK: 0.9}] * 16 + [{small_tokenizer.vocab_size: 0.9}] * 16
+    model = scripted_model(small_tokenizer, likely)
+    tokens = written(model, Llada(steps=32, temperature=1.0), prompts=["w1"])
+    assert not ((tokens == MASK) | (tokens >= small_tokenizer.vocab_size)).any()
