@@ -23,6 +23,22 @@ def test_the_library_example_of_the_readme_detects_what_it_marked(capsys):
     assert capsys.readouterr().out.startswith("watermarked")
 
 
+def test_the_example_of_the_page_on_the_watermark_runs(capsys):
+    [example] = python_blocks(ROOT / "docs" / "how-the-watermark-works.md")
+    exec(compile(example, "how-the-watermark-works.md", "exec"), {})
+    assert capsys.readouterr().out == "watermarked\n"
+
+
+def test_the_key_file_that_the_documentation_shows_is_one(tmp_path):
+    page = (ROOT / "docs" / "key-file.md").read_text(encoding="utf-8")
+    shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)[1]
+    path = tmp_path / "shown.key"
+    path.write_text(shown)
+    path.chmod(0o600)
+    key = dllmark.WatermarkKey.load(path)
+    assert key.tokenizer == dllmark.load_tokenizer("embedded").id
+
+
 def test_every_public_name_is_there_and_described():
     for name in dllmark.__all__:
         assert getattr(dllmark, name).__doc__, name
