@@ -30,9 +30,6 @@ MASK = 2
 SHARES = {"teacher": 0.82, "wikipedia": 0.1, "standardebooks": 0.05, "usgov": 0.03}
 """How much of a batch comes from each corpus."""
 
-LOOPS = 0.5
-"""The share of windows with a stretch of their visible text replaced by a loop."""
-
 CLEAN_PREFIX = 0.3
 """The share of windows whose beginning is never masked, as a prompt is not."""
 
@@ -72,27 +69,6 @@ def corrupt(
     kept = (uniform(rows, 1) < prefixes) * uniform(rows, 1) * length
     masked = (uniform(rows, length) < rate) & (torch.arange(length, device=device) >= kept)
     return torch.where(masked, MASK, tokens), masked / rate
-
-
-def loop(tokens: Tensor, random: torch.Generator) -> Tensor:
-    """Return rows of which some have a stretch that repeats the few tokens before it.
-
-    A model that writes one token after the other falls into loops, because what it wrote is the
-    strongest hint at what comes next. Here the hint is false: the targets stay the true tokens.
-    """
-    rows, length = tokens.shape
-    device = tokens.device
-
-    def uniform(low: int, high: int) -> Tensor:
-        return torch.randint(low, high, (rows, 1), generator=random, device=device)
-
-    period = uniform(1, 33)
-    start = 33 + uniform(0, length - 33)
-    end = start + uniform(1, 128)
-    at = torch.arange(length, device=device).expand(rows, length)
-    looped = tokens.gather(1, (start - period + (at - start) % period).clamp(0, length - 1))
-    chosen = torch.rand((rows, 1), generator=random, device=device) < LOOPS
-    return torch.where(chosen & (at >= start) & (at < end), looped, tokens)
 
 
 def bound(model: nn.Module, tokens: Tensor, noisy: Tensor, weights: Tensor) -> Tensor:
@@ -179,7 +155,6 @@ def train(arguments: argparse.Namespace) -> None:
                  for name, count in counts.items() if count]  # fmt: skip
         tokens = torch.cat(parts)
         noisy, weights = corrupt(tokens, random, prefixes=CLEAN_PREFIX, lowest=0.02)
-        noisy = torch.where(noisy == MASK, MASK, loop(tokens, random))
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss: Tensor = loss_of(model, tokens, noisy, weights)
         loss.backward()
