@@ -25,8 +25,8 @@ from dllmark.terminal import (
     print_error,
     print_json,
     print_line,
+    print_text,
     print_verdict,
-    printable,
 )
 
 if TYPE_CHECKING:
@@ -240,12 +240,19 @@ def generate(
     strategy: Annotated[str, typer.Option(help=f"One of {STRATEGY_NAMES}.")] = DEFAULT_STRATEGY,
     delta: Annotated[float, typer.Option(help="The bias towards green pairs.")] = 2.0,
     tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 128,
-    steps: Annotated[int, typer.Option(help="Denoising steps for a text.")] = 64,
+    steps: Annotated[int, typer.Option(help="Denoising steps for a text (llada, dream).")] = 64,
     block: Annotated[int, typer.Option(help="The length of a block (llada, parallel).")] = 32,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
     sampler: Annotated[
         Literal["llada", "dream", "parallel"], typer.Option(help="How masks are filled.")
     ] = "llada",
+    order: Annotated[
+        str | None,
+        typer.Option(
+            help="What is written first: low_confidence, random or left_to_right (llada); "
+            "origin, maskgit_plus, topk_margin or entropy (dream); else as suits the model."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same texts.")] = 0,
     plain: Annotated[
         bool, typer.Option("--plain", help="Continue the prompt as text, do not answer it.")
@@ -261,24 +268,24 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Write texts with a diffusion model, marked with the key."""
-    from dllmark.writing import Job, read_prompts
-
-    asked = list(prompts or [])
-    if prompt_file or asked in ([], ["-"]):
-        asked = ([] if asked == ["-"] else asked) + read_prompts(prompt_file or "-")
     if key is None and not no_watermark:
         raise InputError("give a key to mark with (--key), or --no-watermark")
+    from dllmark.key import WatermarkKey
+    from dllmark.writing import Job, gather_prompts
+
+    asked = gather_prompts(prompts or [], prompt_file)
     job = Job(
-        key=None if no_watermark else key, model=model, strategy=strategy, delta=delta,
-        tokens=tokens, steps=steps, block=block, temperature=temperature, sampler=sampler,
-        seed=seed, chat=not plain, watch=watch,
+        key=WatermarkKey.load(key) if key else None, marked=not no_watermark, model=model,
+        strategy=strategy, delta=delta, tokens=tokens, steps=steps, block=block,
+        temperature=temperature, sampler=sampler, order=order, seed=seed,
+        chat=not plain, watch=watch,
     )  # fmt: skip
     if output:
         held = job.append(asked, output)
-        err.print(f"{output}: {len(asked) - held} texts written, {held} were there")
+        err.print(f"{output}: {len(asked) - held} written, {held} already there")
         return
     for text in job.texts(asked):
-        print_json(text.to_dict()) if as_json else print_line(printable(text.text))
+        print_json(text.to_dict()) if as_json else print_text(text.text)
 
 
 @app.command()

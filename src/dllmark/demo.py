@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from rich.live import Live
-
+from dllmark import terminal
 from dllmark.detect import Detector
 from dllmark.key import WatermarkKey
 from dllmark.models.loading import load_model
 from dllmark.sampling import Llada, generate
-from dllmark.terminal import canvas_view, out, print_details, print_verdict
 from dllmark.watermark import Watermark
 
 PROMPT = "Write a short story about a lighthouse keeper."
@@ -25,25 +23,26 @@ Read docs/how-detection-decides.md for what a verdict means, and what it does no
 
 def run() -> None:
     """Write both texts with a key made for the occasion, and detect each."""
+    out = terminal.out
     model = load_model("embedded")
     key = WatermarkKey.generate(model.tokenizer.id)
     detector = Detector(key, model.tokenizer)
-    sampler = Llada(steps=64, temperature=0.8, suppress_end=True)
+    sampler = Llada(steps=64, temperature=0.7, order=model.family.order, suppress_end=True)
     out.print(f"A diffusion model fills masks in any order. It is asked: {PROMPT}\n")
     for title, watermark in (
         ("With the watermark", Watermark(key, tokenizer=model.tokenizer)),
         ("Without it", None),
     ):
         out.print(f"{title}:", style="bold underline")
-        with Live(console=out, transient=True, refresh_per_second=20) as live:
-            view = canvas_view(live, model.tokenizer)
+        with terminal.watched(model.tokenizer) as view:
             [written] = generate(
                 model, [PROMPT], watermark, sampler, tokens=128, seed=1, on_step=view
             )
         tokens = [asdict(token) for token in detector.explain(written.text)]
-        print_details(written.text, {"tokens": tokens})
-        print_verdict(detector.detect(written.text), "verdict: ")
+        terminal.print_details(written.text, {"tokens": tokens})
+        terminal.print_verdict(detector.detect(written.text), "verdict: ")
         out.print()
-    out.print("Colours: green and red pairs under this key; dim is not scored.")
+    marks = "+ and -" if out.color_system is None else "Colours"
+    out.print(f"{marks}: green and red pairs under this key; a repeated pair is scored once.")
     out.print("The small embedded model is for trying the watermark; what it says is not true.\n")
     out.print(NEXT)

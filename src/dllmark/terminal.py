@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -22,6 +24,12 @@ ERROR = 2
 
 STYLE = {"watermarked": "bold green", "not detected": "bold", "too short": "yellow"}
 MASK = "░"
+
+_SHOWN = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
+    **{ord("\t"): "\t", ord("\n"): "\n", ord("\r"): ""},
+}
+"""What stands for each control character: a tab and a line end for themselves, others harmless."""
 
 
 class _Output(Console):
@@ -37,7 +45,8 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=
 
 def print_error(error: Exception | str) -> None:
     """Print one line on standard error."""
-    err.print(Text.assemble(("error: ", "bold red"), str(error)))
+    line = printable(" ".join(str(error).splitlines()))
+    err.print(Text.assemble(("error: ", "bold red"), line))
 
 
 def print_json(record: dict[str, Any]) -> None:
@@ -52,6 +61,11 @@ def print_line(line: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         out.on_broken_pipe()
+
+
+def print_text(text: str) -> None:
+    """Print a text as it is, for a detector or a file; to a terminal it can give no commands."""
+    print_line(printable(text) if sys.stdout.isatty() else text)
 
 
 def print_verdict(detection: Detection, title: str = "") -> None:
@@ -86,7 +100,7 @@ def coloured(text: str, tokens: list[dict[str, Any]], *, plain: bool) -> Text:
 
 def printable(text: str) -> str:
     """Return a text that cannot command the terminal it is shown on."""
-    return text.replace("\x1b", "\\x1b")
+    return text.translate(_SHOWN)
 
 
 def evidence(detection: Detection) -> str:
@@ -102,8 +116,42 @@ def p_value(value: float) -> str:
     return f"{value:.3g}" if value > 0 else "< 1e-300"
 
 
-def canvas_view(live: Live, tokenizer: Tokenizer) -> Callable[[Step], None]:
-    """Return a callback that shows the first text of a batch as it is denoised.
+@contextmanager
+def watched(tokenizer: Tokenizer, title: str = "") -> Iterator[Callable[[Step], None]]:
+    """Show the first text of a batch while it is denoised; nothing of it stays on the screen.
+
+    It stands on standard error, and standard output is not redirected through it as rich would:
+    that may be a pipe.
+    """
+    with Live(
+        console=err,
+        transient=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as live:
+        try:
+            yield canvas_view(live, tokenizer, title)
+        finally:
+            live.update("")  # else a text taller than the screen would be printed whole
+
+
+@contextmanager
+def step_bar(title: str) -> Iterator[Callable[[Step], None]]:
+    """Show how many steps of a batch are done, where standard error is a terminal."""
+    with Progress(
+        console=err,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not err.is_terminal,
+    ) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda step: bar.update(task, completed=step.number, total=step.total)
+
+
+def canvas_view(live: Live, tokenizer: Tokenizer, title: str = "") -> Callable[[Step], None]:
+    """Return a callback that draws the first text of a batch as it stands after a step.
 
     Tokens appear where and when the model commits them; those of the last step stand out.
     """
@@ -118,12 +166,14 @@ def canvas_view(live: Live, tokenizer: Tokenizer) -> Callable[[Step], None]:
     def show(step: Step) -> None:
         tokens = step.tokens[0, step.start :].tolist()
         revealed = step.revealed[0, step.start :].tolist()
-        view = Text()
+        view = Text(no_wrap=False, overflow="fold")  # else `err` would show one line of it
+        if title:
+            view.append(f"{title}\n", "dim")
         for at, (token, known) in enumerate(zip(tokens, revealed, strict=True)):
             style = "dim" if not known else "" if at in before else "bold cyan"
             view.append(word(token) if known else MASK, style)
         before.clear()
         before.update(at for at, known in enumerate(revealed) if known)
-        live.update(view)
+        live.update(view, refresh=True)
 
     return show

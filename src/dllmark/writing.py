@@ -6,20 +6,37 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.live import Live
-from rich.progress import Progress
+from typing import Any, cast
 
 from dllmark.documents import open_input
-from dllmark.errors import InputError
+from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.key import WatermarkKey
-from dllmark.models.loading import load_model
+from dllmark.models.loading import Model, load_model
 from dllmark.sampling import Dream, Generation, Llada, Parallel, Sampler, check_prompts, generate
-from dllmark.terminal import canvas_view, err
+from dllmark.sampling.schedule import check_length
+from dllmark.sampling.settings import DreamOrder, LladaOrder
+from dllmark.terminal import step_bar, watched
+from dllmark.text import load_tokenizer
 from dllmark.watermark import Watermark
 
 BATCH = 8
 """Texts written together."""
+
+
+def gather_prompts(arguments: list[str], path: str | None) -> list[str]:
+    """Return the prompts of the arguments, then those of the file; - or neither is the input."""
+    sources = [path] if path else []
+    if "-" in arguments or not (arguments or path):
+        sources.append("-")
+    prompts = [argument for argument in arguments if argument != "-"]
+    for source in sources:
+        prompts += read_prompts(source)
+    for number, prompt in enumerate(prompts, 1):
+        if not prompt.strip():
+            raise InputError(f"prompt {number} is empty: give at least one word to start from")
+        if any("\ud800" <= character <= "\udfff" for character in prompt):
+            raise InputError(f"prompt {number} is not valid Unicode: write it in UTF-8")
+    return prompts
 
 
 def read_prompts(path: str) -> list[str]:
@@ -29,31 +46,45 @@ def read_prompts(path: str) -> list[str]:
     """
     with open_input(path) as file:
         content = file.read()
+    name = "standard input" if path == "-" else path
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: the prompts are not valid UTF-8") from None
+        raise InputError(f"{name} is not valid UTF-8: convert the prompts first") from None
+    if not text.strip():
+        raise InputError(f"{name} is empty: give a prompt there or as an argument")
     if not path.endswith(".jsonl") and not text.lstrip().startswith(("{", '"')):
         return [text.strip()]
-    return [_prompt(line, f"{path}:{n}") for n, line in enumerate(text.splitlines(), 1) if line]
+    prompts = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            prompt = _record(line).get("prompt")
+            if not isinstance(prompt, str):
+                raise InputError(f'{name}:{number}: write each line as {{"prompt": "..."}}')
+            prompts.append(prompt)
+    return prompts
 
 
-def _prompt(line: str, source: str) -> str:
+def _record(line: str | bytes) -> dict[str, Any]:
+    """Return the entries of a line of JSON; a string is a prompt, anything else has none."""
     try:
-        record = json.loads(line)
-    except ValueError:
-        raise InputError(f"{source}: not a line of JSON") from None
-    prompt = record.get("prompt") if isinstance(record, dict) else record
-    if not isinstance(prompt, str):
-        raise InputError(f'{source}: a line needs a string under "prompt"')
-    return prompt
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if isinstance(value, str):
+        return {"prompt": value}
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True)
 class Job:
-    """The settings of one `dllmark generate`: whose mark, which model, which sampler."""
+    """The settings of one `dllmark generate`, checked where they are written.
 
-    key: Path | None
+    `key` names the model, unless `model` does, and with `marked` it also marks.
+    """
+
+    key: WatermarkKey | None
+    marked: bool
     model: str | None
     strategy: str
     delta: float
@@ -62,76 +93,110 @@ class Job:
     block: int
     temperature: float
     sampler: str
+    order: str | None
     seed: int
     chat: bool
     watch: bool
 
-    def append(self, prompts: list[str], path: Path) -> int:
-        """Append the texts of the prompts a file does not hold yet; return how many it held.
+    def __post_init__(self) -> None:
+        check_length(self._sampler(), self.tokens)
+        if self.seed < 0:
+            raise InputError(f"seed is at least 0; got {self.seed}")
 
-        A last line that was cut off is removed and written again.
-        """
-        held = _held(prompts, path)
-        with Progress(console=err) as bar:
-            task = bar.add_task("texts", total=len(prompts), completed=held)
+    def append(self, prompts: list[str], path: Path) -> int:
+        """Append the texts of the prompts a file does not hold yet; return how many it held."""
+        mark = self.key.identity.to_dict() if self.key and self.marked else None
+        held, size = _held(prompts, mark, path)
+        if held < len(prompts):
             for text in self.texts(prompts, held):
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(text.to_dict()) + "\n")
-                bar.advance(task)
+                size = _write(path, size, json.dumps(text.to_dict()) + "\n")
         return held
 
     def texts(self, prompts: list[str], first: int = 0) -> Iterator[Generation]:
-        """Yield the texts of prompts[first:], written in batches with seeds of their own."""
-        key = WatermarkKey.load(self.key) if self.key else None
-        model = load_model(self.model or _home(key))
-        watermark = None
-        if key:
-            watermark = Watermark(key, self.strategy, self.delta, tokenizer=model.tokenizer)
-        sampler = self._sampler()
-        check_prompts(model, prompts, self.tokens, self.chat)
-        for start in range(first, len(prompts), BATCH):
-            with Live(console=err, transient=True, refresh_per_second=20) as live:
-                yield from generate(
-                    model,
-                    prompts[start : start + BATCH],
-                    watermark,
-                    sampler,
-                    tokens=self.tokens,
-                    chat=self.chat,
-                    seed=self.seed + start,
-                    batch_size=BATCH,
-                    on_step=canvas_view(live, model.tokenizer) if self.watch else None,
-                )
+        """Yield the texts of prompts[first:].
 
-    def _sampler(self) -> Sampler:
+        The batches and their seeds are those of a run from the first prompt on, so that a run
+        goes on as if it had not been interrupted.
+        """
+        model, watermark = self._load()
+        check_prompts(model, prompts, self.tokens, self.chat)
+        for start in range(first - first % BATCH, len(prompts), BATCH):
+            batch = prompts[start : start + BATCH]
+            if self.watch:
+                display = watched(model.tokenizer, f"text {start + 1} of {len(prompts)}")
+            else:
+                display = step_bar(f"texts {start + 1} to {start + len(batch)} of {len(prompts)}")
+            with display as on_step:
+                written = generate(
+                    model, batch, watermark, self._sampler(model.family.order),
+                    tokens=self.tokens, chat=self.chat, seed=self.seed + (start << 32),
+                    batch_size=BATCH, on_step=on_step,
+                )  # fmt: skip
+            yield from written[max(0, first - start) :]
+
+    def _load(self) -> tuple[Model, Watermark | None]:
+        """Return the model and its mark; what does not fit is told before weights are fetched."""
+        name = self.model or (self.key.tokenizer.name if self.key else "embedded")
+        source = str(Path(name).parent) if Path(name).name == "tokenizer.json" else name
+        try:
+            watermark = self._watermark(self.key, source) if self.key and self.marked else None
+            return load_model(source), watermark
+        except (ModelError, TokenizerError, OSError) as error:
+            moved = "" if self.model else ". If it was moved, say with --model where to"
+            raise ModelError(f"cannot load {source}: {error}{moved}") from None
+
+    def _watermark(self, key: WatermarkKey, source: str) -> Watermark:
+        """Return the key's mark for a model, if it is one for the model's tokenizer."""
+        tokenizer = load_tokenizer(source)
+        if tokenizer.fingerprint != key.tokenizer.fingerprint:
+            raise MismatchError(
+                f"key {key.id} is for the tokenizer {key.tokenizer.name}, but {source} has another "
+                f"one: make a key for it with `dllmark keygen --model {source}`"
+            )
+        return Watermark(key, self.strategy, self.delta, tokenizer=tokenizer)
+
+    def _sampler(self, usual: LladaOrder = "low_confidence") -> Sampler:
+        """Return the sampler; `usual` is the model's own order for LLaDA's."""
         if self.sampler == "llada":
-            return Llada(self.steps, self.block, self.temperature)
+            order = cast(LladaOrder, self.order or usual)
+            return Llada(self.steps, self.block, self.temperature, order=order)
         if self.sampler == "dream":
-            return Dream(self.steps, "entropy", self.temperature)
+            return Dream(self.steps, cast(DreamOrder, self.order or "entropy"), self.temperature)
+        if self.order:
+            raise InputError("the parallel sampler has no --order: what is certain comes first")
         return Parallel(block_length=self.block, temperature=self.temperature)
 
 
-def _home(key: WatermarkKey | None) -> str:
-    """Return the model a key was made for: the folder of its tokenizer, or its name."""
-    name = key.tokenizer.name if key else "embedded"
-    return str(Path(name).parent) if name.endswith("tokenizer.json") else name
+def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[int, int]:
+    """Return how many prompts a file answers, and in how many bytes.
 
-
-def _held(prompts: list[str], path: Path) -> int:
-    """Return how many prompts a file answers, after cutting off what is incomplete."""
+    What follows its last line end was cut off and does not count.
+    """
     try:
         content = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    whole = content[: content.rfind(b"\n") + 1]
-    lines = whole.decode(errors="replace").splitlines()
-    for number, line in enumerate(lines):
-        if number >= len(prompts) or _prompt(line, f"{path}:{number + 1}") != prompts[number]:
-            raise InputError(
-                f"{path}:{number + 1} does not answer prompt {number + 1} of this run: "
-                "give another output file, or remove this one"
-            )
-    if len(whole) < len(content):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
-    return len(lines)
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: make the folder {path.parent} first")
+    *lines, cut_off = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        record = _record(line)
+        if number > len(prompts) or record.get("prompt") != prompts[number - 1]:
+            problem = f"does not answer prompt {number} of this run"
+        elif record.get("watermark") != mark:
+            problem = "carries another mark than this run makes"
+        else:
+            continue
+        raise InputError(f"{path}:{number} {problem}: give another output file, or remove this one")
+    return len(lines), len(content) - len(cut_off)
+
+
+def _write(path: Path, end: int, line: str) -> int:
+    """Write a line at the end of a file's whole lines, and return where they end then."""
+    try:
+        with path.open("ab") as file:
+            if file.tell() > end:
+                file.truncate(end)
+            return end + file.write(line.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
