@@ -11,15 +11,7 @@ from subprocess import PIPE
 
 import pytest
 import torch
-from models.checkpoints import (
-    DREAM_SPECIALS,
-    dream_config,
-    llada_config,
-    tokenizer_json,
-    write_checkpoint,
-    write_qwen_files,
-    write_weights,
-)
+from models import checkpoints
 from rich.console import Console
 
 import dllmark.cli
@@ -43,7 +35,7 @@ def write_legible(folder, config):
     So its texts have the same tokens again when they are detected. One dimension of all embeddings
     is large and the head has a large weight there against all other tokens.
     """
-    weights = write_checkpoint(folder, config)
+    weights = checkpoints.write_checkpoint(folder, config)
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     names = iter(weights)
     embedding, norm, head = (next(names) for _ in range(3))
@@ -51,7 +43,7 @@ def write_legible(folder, config):
     weights[norm][0] = 1.0
     weights[head][:, 0] = -50.0
     weights[head][[vocabulary[letter] for letter in LETTERS], 0] = 0.0
-    write_weights(folder, weights)
+    checkpoints.write_weights(folder, weights)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -67,7 +59,7 @@ def _one_core():
 def llada(tmp_path_factory):
     """The folder of a model in LLaDA's layout."""
     folder = tmp_path_factory.mktemp("llada")
-    write_legible(folder, llada_config(max_sequence_length=192))
+    write_legible(folder, checkpoints.llada_config(max_sequence_length=192))
     return folder
 
 
@@ -75,9 +67,9 @@ def llada(tmp_path_factory):
 def dream(tmp_path_factory):
     """The folder of a model in Dream's layout, whose tokenizer is Qwen2's three files."""
     folder = tmp_path_factory.mktemp("dream")
-    write_legible(folder, dream_config(max_position_embeddings=192))
+    write_legible(folder, checkpoints.dream_config(max_position_embeddings=192))
     (folder / "tokenizer.json").unlink()
-    write_qwen_files(folder, tokenizer_json(DREAM_SPECIALS))
+    checkpoints.write_qwen_files(folder, checkpoints.tokenizer_json(checkpoints.DREAM_SPECIALS))
     return folder
 
 
@@ -215,6 +207,11 @@ UNLOADED = {  # arguments that are refused before a model is loaded
     "tokens": (["A", "--key", "k", "--tokens", "100"], "do not fill blocks of 32; write 128"),
     "no tokens": (["A", "--key", "k", "--tokens", "0"], "at least 1; got 0"),
     "temperature": (["A", "--key", "k", "--temperature", "nan"], "is at least 0; got nan"),
+    "order": (["A", "--key", "k", "--order", "up"], "no order 'up': choose one of low_confidence"),
+    "no order": (
+        ["A", "--key", "k", "--sampler", "parallel", "--order", "random"],
+        "has no --order",
+    ),
     "seed": (["A", "--key", "k", "--seed", "-1"], "seed is at least 0; got -1"),
     "empty prompt": (["A", " ", "--key", "k"], "prompt 2 is empty: give at least one word"),
     "empty input": (["--key", "k"], "standard input is empty: give a prompt there or"),

@@ -13,7 +13,7 @@ from sampling.tiny import tiny_model
 
 import dllmark.writing
 from dllmark.errors import DllmarkError, InputError, ModelError
-from dllmark.sampling import Llada, generate
+from dllmark.sampling import Dream, Llada, Parallel, generate
 from dllmark.watermark import Watermark
 from dllmark.writing import BATCH, Job, gather_prompts, read_prompts
 
@@ -124,10 +124,20 @@ def test_every_prompt_is_answered_in_order(job, whole):
     assert [text.to_dict() for text in job.texts(PROMPTS)] == records
 
 
-def test_a_first_batch_is_what_the_library_writes(job, model):
+@pytest.mark.parametrize(
+    ("settings", "sampler"),
+    [
+        ({}, Llada(4, 8, 1.0, order="random")),  # as suits the family of the model
+        ({"order": "left_to_right"}, Llada(4, 8, 1.0, order="left_to_right")),
+        ({"sampler": "dream"}, Dream(4, "entropy", 1.0)),
+        ({"sampler": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),
+        ({"sampler": "parallel"}, Parallel(block_length=8, temperature=1.0)),
+    ],
+)
+def test_a_first_batch_is_what_the_library_writes(job, model, settings, sampler):
     mark = Watermark(job.key, tokenizer=model.tokenizer)
-    texts = generate(model, PROMPTS[:BATCH], mark, Llada(4, 8, 1.0), tokens=8, chat=False, seed=5)
-    assert list(replace(job, seed=5).texts(PROMPTS))[:BATCH] == texts
+    texts = generate(model, PROMPTS[:BATCH], mark, sampler, tokens=8, chat=False, seed=5)
+    assert list(replace(job, seed=5, **settings).texts(PROMPTS))[:BATCH] == texts
 
 
 def test_no_two_batches_share_their_noise_whatever_their_seeds(job):
