@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def _folder(source: str) -> Path:
     """Return the folder a model's files are in, after downloading them if need be."""
     if source == "embedded":
         return EMBEDDED
-    if Path(source).is_dir():
+    if os.path.isdir(source):  # unlike Path.is_dir, False for a name that is too long
         return Path(source)
     if source.count("/") == 1 and not source.startswith((".", "/", "~")):
         return _download(source)
