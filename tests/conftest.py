@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+import torch
 from samples import marked_text, plain_text
 
 from dllmark.cli import main
@@ -65,3 +66,12 @@ def marked(key, tokenizer):
 def plain(tokenizer):
     """200 words that no key has marked."""
     return plain_text(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def one_core():
+    """Use one torch thread: several wait for each other where the cores have other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -10,7 +10,6 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-import torch
 from models import checkpoints
 from rich.console import Console
 
@@ -21,6 +20,8 @@ from dllmark.key import WatermarkKey
 from dllmark.models.loading import load_model
 from dllmark.sampling import Dream, Llada, Parallel, generate
 from dllmark.watermark import STRATEGIES, Watermark
+
+pytestmark = pytest.mark.usefixtures("one_core")
 
 SCRIPT = Path(sys.executable).with_name("dllmark")
 STORY = "Write a short story about a lighthouse keeper."
@@ -44,15 +45,6 @@ def write_legible(folder, config):
     weights[head][:, 0] = -50.0
     weights[head][[vocabulary[letter] for letter in LETTERS], 0] = 0.0
     checkpoints.write_weights(folder, weights)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_core():
-    """Threads cost more than they save on tensors this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,14 @@ import secrets
 from dataclasses import dataclass, replace
 
 import pytest
-import torch
 from rich.console import Console
 from sampling.tiny import tiny_model
 
 import dllmark.demo
 import dllmark.terminal
 from dllmark.models.families import EMBEDDED
+
+pytestmark = pytest.mark.usefixtures("one_core")
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 VERDICT = re.compile(r"^verdict: ([a-z ]+)  z (-?[0-9.]+)  p (\S+)  \d+ of \d+ pairs green", re.M)
@@ -37,15 +38,6 @@ def terminal():
         file=io.StringIO(), force_terminal=True, color_system="standard", width=100,
         soft_wrap=True, highlight=False, markup=False, emoji=False,
     )  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_core():
-    """Several threads would wait for each other where the cores have other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

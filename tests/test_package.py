@@ -82,3 +82,11 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_help_names_the_strategies_there_are():
+    """The command line lists them itself, because it starts without torch."""
+    from dllmark.cli import DEFAULT_STRATEGY, STRATEGY_NAMES
+
+    assert ", ".join(dllmark.STRATEGIES) == STRATEGY_NAMES
+    assert DEFAULT_STRATEGY in dllmark.STRATEGIES

@@ -8,7 +8,6 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-import torch
 from sampling.tiny import tiny_model
 
 import dllmark.writing
@@ -17,16 +16,9 @@ from dllmark.sampling import Dream, Llada, Parallel, generate
 from dllmark.watermark import Watermark
 from dllmark.writing import BATCH, Job, gather_prompts, read_prompts
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 PROMPTS = [f"w{number} w{number + 1}" for number in range(2 * BATCH + 3)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_core():
-    """Threads cost more than they save on tensors this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
