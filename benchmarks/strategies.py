@@ -98,9 +98,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         }  # fmt: skip
     return {
         "ran": describe(),
-        "settings": {name: str(value) for name, value in vars(arguments).items()},
+        "settings": {name: value for name, value in vars(arguments).items() if name != "out"}
+        | {"prompts": arguments.prompts.name},
         "unmarked": {"mean z": float(null.mean()), "sd z": float(null.std()),
-                     "thresholds": {str(rate): vars(limit) for rate, limit in limits.items()}},
+                     "thresholds": {str(rate): limit.value for rate, limit in limits.items()}},
         "strategies": rows,
     }  # fmt: skip
 
@@ -115,12 +116,17 @@ def table(result: dict[str, Any]) -> str:
     """Return the result as a Markdown table."""
     rates = [f"TPR at {100 * rate:g} % FPR" for rate in RATES]
     lines = [
-        f"| strategy | mean z | left known | {' | '.join(rates)} |",
-        "| --- | --- | --- |" + " --- |" * len(rates),
+        f"| strategy | mean z | left known | {' | '.join(rates)} | ids changed | z changed |",
+        "| --- | --- | --- |" + " --- |" * (len(rates) + 2),
     ]
     for name, row in result["strategies"].items():
         cells = [percent(row[rate]) for rate in rates]
         known = f"{100 * row['left neighbour known']:.0f} %"
+        again = row["tokenised again"]
+        cells += [
+            f"{100 * again['ids at another place']:.2f} %",
+            f"{again['mean change of z']:.3f}",
+        ]
         lines.append(f"| {name} | {row['mean z']:.2f} | {known} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

