@@ -204,6 +204,11 @@ UNLOADED = {  # arguments that are refused before a model is loaded
         ["A", "--key", "k", "--sampler", "parallel", "--order", "random"],
         "has no --order",
     ),
+    "cache": (["A", "--key", "k", "--cache", "all"], "no cache 'all': choose one of none, prefix"),
+    "no cache": (
+        ["A", "--key", "k", "--sampler", "dream", "--cache", "prefix"],
+        "use it with llada or parallel",
+    ),
     "seed": (["A", "--key", "k", "--seed", "-1"], "seed is at least 0; got -1"),
     "empty prompt": (["A", " ", "--key", "k"], "prompt 2 is empty: give at least one word"),
     "empty input": (["--key", "k"], "standard input is empty: give a prompt there or"),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from siphash24 import siphash24
 
+import dllmark.watermark
 from dllmark.detect import Detector
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.greenlist import BitMatrix, HashedGreenList
@@ -123,6 +124,42 @@ def test_a_matrix_biases_like_the_hash(tmp_path, small_key, small_tokenizer):
             looked_up.bias(tokens, revealed, logits, positions),
             hashed.bias(tokens, revealed, logits, positions),
         )
+
+
+def test_a_gpu_without_triton_hashes_there_and_gives_the_same_bits(
+    monkeypatch, small_key, small_tokenizer
+):
+    """Which this machine may not have: the lines it would run, run here."""
+    tokens, revealed, logits = random_state(5)
+    positions = torch.tensor([[6, 9], [13, 8], [4, -1]])
+    for strategy in STRATEGIES:
+        watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
+        expected = watermark.bias(tokens, revealed, logits, positions)
+        with monkeypatch.context() as patch:
+            patch.setattr(dllmark.watermark, "_answers_on", lambda ask, device: True)
+            patch.setattr(dllmark.watermark, "HASHED_AT_ONCE", 2 * VOCABULARY)
+            assert torch.equal(watermark.bias(tokens, revealed, logits, positions), expected)
+
+
+def test_only_a_matrix_needs_the_host(tmp_path, small_key, small_tokenizer):
+    hashed = HashedGreenList(small_key, VOCABULARY)
+    matrix = BitMatrix.build(hashed, tmp_path / "m", progress=False)
+    for source, on_device in ((small_key, True), (hashed, True), (matrix, False)):
+        assert Watermark(source, tokenizer=small_tokenizer).on_device is on_device
+
+
+def test_where_one_token_is_left_it_is_certain(small_key, small_tokenizer):
+    """Tokens that must not be written have no part in the expectation."""
+    tokens, revealed = torch.full((1, 3), MASK), torch.zeros(1, 3, dtype=torch.bool)
+    logits = torch.full((1, 3, VOCABULARY), -torch.inf)
+    logits[..., 3] = 1.0
+    common = {"delta": DELTA, "tokenizer": small_tokenizer}
+    expected = Watermark(small_key, "expected-bidirectional", **common)
+    argmax = Watermark(small_key, "predictive-bidirectional", **common)
+    at = torch.tensor([[0, 1, 2]])
+    assert torch.equal(
+        expected.bias(tokens, revealed, logits, at), argmax.bias(tokens, revealed, logits, at)
+    )
 
 
 def test_no_strength_is_no_change(small_key, small_tokenizer):

@@ -253,6 +253,13 @@ def generate(
             "origin, maskgit_plus, topk_margin or entropy (dream); else as suits the model."
         ),
     ] = None,
+    cache: Annotated[
+        str,
+        typer.Option(
+            help="Faster and approximate: compute what stands before a block (prefix), or all "
+            "outside it (block), only once for the block (llada, parallel)."
+        ),
+    ] = "none",
     seed: Annotated[int, typer.Option(help="The same seed gives the same texts.")] = 0,
     plain: Annotated[
         bool, typer.Option("--plain", help="Continue the prompt as text, do not answer it.")
@@ -277,7 +284,7 @@ def generate(
     job = Job(
         key=WatermarkKey.load(key) if key else None, marked=not no_watermark, model=model,
         strategy=strategy, delta=delta, tokens=tokens, steps=steps, block=block,
-        temperature=temperature, sampler=sampler, order=order, seed=seed,
+        temperature=temperature, sampler=sampler, order=order, cache=cache, seed=seed,
         chat=not plain, watch=watch,
     )  # fmt: skip
     if output:

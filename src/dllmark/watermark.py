@@ -8,9 +8,11 @@ whatever a sampler revealed, edited or masked again, the bias follows from the t
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +20,11 @@ from torch import Tensor
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.greenlist import GreenList, HashedGreenList
 from dllmark.key import Identity, WatermarkKey
+from dllmark.standins import comparable, likeliest, probabilities
 from dllmark.text import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from dllmark.kernels import DeviceKey
 
 HASHED_AT_ONCE = 1 << 22
 """Pairs coloured at a time, which bounds the memory a step needs beside its logits."""
@@ -81,6 +87,16 @@ class Watermark:
         self.candidates = candidates
         self.tokenizer = tokenizer
         self._source = source
+        self._marked: dict[tuple[torch.device, int], Tensor] = {}
+        self._keys: dict[torch.device, DeviceKey] = {}
+
+    @property
+    def on_device(self) -> bool:
+        """Whether `bias` works where the logits are and waits for nothing after its first call.
+
+        A CUDA graph can then hold it. A bit matrix lies in the host's memory.
+        """
+        return isinstance(self._source, WatermarkKey | HashedGreenList)
 
     def bias(
         self,
@@ -108,70 +124,118 @@ class Watermark:
         >>> watermark.bias(tokens, revealed, logits, torch.tensor([[1]])).shape
         torch.Size([1, 1, 16384])
         """
-        batch, length = tokens.shape
-        row_of = _row_of_position(rows, batch, length, logits)
-        green = self._green_list(logits.shape[-1])
-        scored = self._scored(logits)
-        which = torch.arange(batch, device=logits.device)[:, None]
-        row = row_of.gather(1, positions.clamp(min=0))
-        if rows is not None and bool(((row < 0) & (positions >= 0)).any()):
-            raise DllmarkError("a position to fill is not among the rows that the logits cover")
-        chosen = logits[which, row]
+        size = logits.shape[-1]
+        green = self._green_list(size)
+        if rows is None and logits.shape[1] != tokens.shape[1]:
+            raise DllmarkError(
+                f"logits of {logits.shape[1]} positions for a sequence of {tokens.shape[1]}: "
+                "say with `rows` which"
+            )
+        if isinstance(self._source, WatermarkKey) and _takes(logits, self._stand_ins(size)):
+            return self._fused(tokens, revealed, logits, positions, rows)
+        return self._plain(tokens, revealed, logits, positions, rows, green)
 
+    def _fused(
+        self,
+        tokens: Tensor,
+        revealed: Tensor,
+        logits: Tensor,
+        positions: Tensor,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """Return the biased logits by the kernels, which check on the GPU what they are given."""
+        from dllmark import kernels
+
+        if logits.device.type == "cpu":
+            _check_covered(_row_of(rows, positions, logits.shape[1]), positions)
+        if logits.device not in self._keys:
+            assert isinstance(self._source, WatermarkKey)
+            self._keys[logits.device] = kernels.DeviceKey(self._source, logits.device)
+        return kernels.bias(
+            tokens,
+            revealed,
+            logits,
+            positions,
+            rows,
+            key=self._keys[logits.device],
+            scored=self._scored(logits),
+            delta=self.delta,
+            gamma=self.identity.gamma,
+            sides=2 if self.strategy.backward else 1,
+            candidates=self._stand_ins(logits.shape[-1]),
+            weighted=self.strategy.stand_in == "expectation",
+        )
+
+    def _plain(
+        self,
+        tokens: Tensor,
+        revealed: Tensor,
+        logits: Tensor,
+        positions: Tensor,
+        rows: Tensor | None,
+        green: GreenList,
+    ) -> Tensor:
+        """Return the biased logits by torch alone, term by term in the order of the kernels."""
+        row = _row_of(rows, positions, logits.shape[1])
+        _check_covered(row, positions)
+        scored = self._scored(logits)
+        chosen = logits[_texts(row), row.clamp(min=0)]
         bias = torch.zeros(chosen.shape, dtype=torch.float32, device=logits.device).flatten(0, 1)
+        total = bias.new_zeros(len(bias))
         sides: list[tuple[int, Callable[[Any], Any]]] = [(-1, green.rows)]
         if self.strategy.backward:
             sides.append((+1, green.columns))
         for step, ask in sides:
             where = torch.where(positions >= 0, positions + step, -1)
-            ids, weights = self._neighbours(tokens, revealed, logits, row_of, where)
-            weights = torch.where(scored[ids], weights, 0.0)
-            self._add(bias, ask, scored, ids.flatten(0, 1), weights.flatten(0, 1))
+            ids, weights = self._neighbours(tokens, revealed, logits, rows, where)
+            weights = self.delta * torch.where(scored[ids], weights, 0.0)
+            _add(bias, total, ask, ids.flatten(0, 1), weights.flatten(0, 1))
+        bias = torch.where(scored, bias, (self.identity.gamma * total)[:, None])
         exact = torch.promote_types(logits.dtype, torch.float32)
-        biased = chosen.to(exact) + self.delta * bias.view(chosen.shape)
-        return biased.to(logits.dtype)
+        return (chosen.to(exact) + bias.view(chosen.shape)).to(logits.dtype)
 
     def _neighbours(
-        self, tokens: Tensor, revealed: Tensor, logits: Tensor, row_of: Tensor, where: Tensor
+        self, tokens: Tensor, revealed: Tensor, logits: Tensor, rows: Tensor | None, where: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the tokens that stand at the given positions, [B, K, C], and their weights."""
         inside = (where >= 0) & (where < tokens.shape[1])
-        where = where.clamp(0, tokens.shape[1] - 1)
-        ids = tokens.gather(1, where)[..., None]
-        known = (revealed.gather(1, where) & inside)[..., None]
+        at = where.clamp(0, tokens.shape[1] - 1).long()
+        ids = tokens.gather(1, at)[..., None].long()
+        known = (revealed.gather(1, at) & inside)[..., None]
         if self.strategy.stand_in == "nothing":
             return ids, known.float()
-        row = row_of.gather(1, where)
-        which = torch.arange(len(tokens), device=tokens.device)[:, None]
-        beside = logits[which, row.clamp(min=0)].float()
-        if self.strategy.stand_in == "argmax":
-            likely = beside.argmax(-1, keepdim=True)
-            weights = torch.ones_like(likely, dtype=torch.float32)
-        else:
-            count = min(self.candidates, beside.shape[-1])
-            weights, likely = beside.softmax(-1).topk(count, dim=-1)
+        row = torch.where(inside, _row_of(rows, where, logits.shape[1]), -1)
+        likely, weights = self._predict(logits, row.clamp(min=0))
         certain = torch.zeros_like(weights)
         certain[..., 0] = 1
-        guessed = weights * (inside & (row >= 0))[..., None]
+        guessed = torch.where((row >= 0)[..., None], weights, 0.0)
         return torch.where(known, ids, likely), torch.where(known, certain, guessed)
 
-    def _add(
-        self,
-        bias: Tensor,
-        ask: Callable[[Any], Any],
-        scored: Tensor,
-        ids: Tensor,
-        weights: Tensor,
-    ) -> None:
-        """Add each row's weighted green lists to its bias, candidate by candidate."""
-        at_once = max(1, HASHED_AT_ONCE // bias.shape[1])
-        mean = torch.tensor(self.identity.gamma, device=bias.device)
-        for candidate in range(ids.shape[1]):
-            active = weights[:, candidate].nonzero()[:, 0]
-            for part in torch.split(active, at_once):
-                green = _ask(ask, ids[part, candidate]).float()
-                term = torch.where(scored, green, mean)
-                bias[part] += weights[part, candidate, None] * term
+    def _predict(self, logits: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens that stand in at some rows of the logits, [B, K, C], and weights."""
+        count, at_once = self._stand_ins(logits.shape[-1]), _at_once(logits)
+        places = zip(
+            torch.split(_texts(row).flatten(), at_once),
+            torch.split(row.flatten(), at_once),
+            strict=True,
+        )
+        ids, weights = [], []
+        for text, at in places:
+            beside = comparable(logits[text, at])
+            if self.strategy.stand_in == "argmax":
+                ids.append(beside.argmax(-1, keepdim=True))  # the first among equals
+                weights.append(torch.ones_like(ids[-1], dtype=torch.float32))
+            else:
+                likely, values = likeliest(beside, count)
+                ids.append(likely)
+                weights.append(probabilities(beside, values).nan_to_num(0.0))
+        shape = (*row.shape, count)
+        return torch.cat(ids).view(shape), torch.cat(weights).view(shape)
+
+    def _stand_ins(self, vocab_size: int) -> int:
+        """Return how many tokens stand in for an unrevealed neighbour."""
+        most = {"nothing": 0, "argmax": 1, "expectation": self.candidates}
+        return min(most[self.strategy.stand_in], vocab_size)
 
     def _green_list(self, vocab_size: int) -> GreenList:
         """Return the green list over the model's vocabulary."""
@@ -188,28 +252,97 @@ class Watermark:
         return source
 
     def _scored(self, logits: Tensor) -> Tensor:
-        """Return [V]: the tokens that are green or red; ids past the tokenizer's are neither."""
-        scored = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        scored[: self.tokenizer.vocab_size] = torch.from_numpy(self.tokenizer.scored)
-        return scored
+        """Return [V]: the tokens that are green or red; ids past the tokenizer's are neither.
+
+        It is kept on the device: copying it there in each step would wait for the GPU.
+        """
+        place = (logits.device, logits.shape[-1])
+        if place not in self._marked:
+            with torch.inference_mode(False):
+                scored = torch.zeros(place[1], dtype=torch.bool)
+                scored[: self.tokenizer.vocab_size] = torch.from_numpy(self.tokenizer.scored)
+                self._marked[place] = scored.to(place[0])
+        return self._marked[place]
 
 
-def _row_of_position(rows: Tensor | None, batch: int, length: int, logits: Tensor) -> Tensor:
-    """Return [B, L]: which row of the logits belongs to each position, -1 where none does."""
-    count = logits.shape[1]
-    order = torch.arange(count, device=logits.device).expand(batch, count)
+def _takes(logits: Tensor, candidates: int) -> bool:
+    """Return whether the kernels run on these logits: on a GPU, and in Triton's interpreter."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if not (logits.is_cuda or interpreted) or not _has_triton():
+        return False
+    if logits.requires_grad and torch.is_grad_enabled():
+        return False  # the kernels compute no gradient
+    from dllmark import kernels
+
+    return logits.dtype in kernels.DTYPES and candidates <= kernels.MOST_CANDIDATES
+
+
+@functools.cache
+def _has_triton() -> bool:
+    """Return whether there is a Triton that compiles the kernels: 3.4 or later."""
+    try:
+        import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    except ImportError:
+        return False
+    major, minor = triton.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (3, 4)
+
+
+def _row_of(rows: Tensor | None, positions: Tensor, count: int) -> Tensor:
+    """Return [B, K]: which row of the logits belongs to each position, -1 where none does."""
     if rows is None:
-        if count != length:
-            raise DllmarkError(
-                f"logits of {count} positions for a sequence of {length}: say with `rows` which"
-            )
-        return order
-    return torch.full((batch, length), -1, device=logits.device).scatter(1, rows, order)
+        return torch.where((positions >= 0) & (positions < count), positions, -1).long()
+    number = torch.arange(count, device=rows.device)
+    found = torch.where(rows[:, None, :] == positions[..., None], number, -1).amax(-1)
+    return torch.where(positions >= 0, found, -1)
+
+
+def _check_covered(row: Tensor, positions: Tensor) -> None:
+    """Raise if a position to fill has no logits; on a GPU this fails without waiting for it."""
+    covered = ((row >= 0) | (positions < 0)).all()
+    message = "a position to fill is not among the rows that the logits cover"
+    if covered.is_cuda:
+        torch._assert_async(covered, message)
+    elif not covered:
+        raise DllmarkError(message)
+
+
+def _texts(row: Tensor) -> Tensor:
+    """Return [B, K]: the text that each element belongs to."""
+    return torch.arange(len(row), device=row.device)[:, None].expand_as(row)
+
+
+def _at_once(logits: Tensor) -> int:
+    """Return how many rows over the vocabulary are worked on at a time."""
+    return max(1, HASHED_AT_ONCE // logits.shape[-1])
+
+
+def _add(
+    bias: Tensor, total: Tensor, ask: Callable[[Any], Any], ids: Tensor, weights: Tensor
+) -> None:
+    """Add to each row's bias its weighted green lists, candidate by candidate, and to its total.
+
+    Weights of 0 are left out on the CPU alone: to find them on a GPU would mean to wait for it.
+    """
+    for candidate, weight in zip(ids.T, weights.T, strict=True):
+        total += weight
+        if _answers_on(ask, bias.device):
+            active = torch.arange(len(weight), device=weight.device)
+        else:
+            active = weight.nonzero()[:, 0]
+        for part in torch.split(active, _at_once(bias)):
+            green = _ask(ask, candidate[part])
+            bias[part] += torch.where(green, weight[part, None], 0.0)
 
 
 def _ask(ask: Callable[[Any], Any], ids: Tensor) -> Tensor:
     """Ask a green list about a tensor of tokens, on its own device where the list can."""
-    if ids.device.type == "cpu" or not isinstance(getattr(ask, "__self__", None), HashedGreenList):
-        return torch.from_numpy(ask(ids.cpu().numpy())).to(ids.device)
-    green: Tensor = ask(ids)
-    return green
+    if _answers_on(ask, ids.device):
+        green: Tensor = ask(ids)
+        return green
+    return torch.from_numpy(ask(ids.cpu().numpy())).to(ids.device)
+
+
+def _answers_on(ask: Callable[[Any], Any], device: torch.device) -> bool:
+    """Return whether a green list works on the device; on the CPU, numpy is faster than torch."""
+    return device.type != "cpu" and isinstance(getattr(ask, "__self__", None), HashedGreenList)

@@ -14,7 +14,7 @@ from dllmark.key import WatermarkKey
 from dllmark.models.loading import Model, load_model
 from dllmark.sampling import Dream, Generation, Llada, Parallel, Sampler, check_prompts, generate
 from dllmark.sampling.schedule import check_length
-from dllmark.sampling.settings import DreamOrder, LladaOrder
+from dllmark.sampling.settings import DreamOrder, Kept, LladaOrder
 from dllmark.terminal import step_bar, watched
 from dllmark.text import load_tokenizer
 from dllmark.watermark import Watermark
@@ -94,6 +94,7 @@ class Job:
     temperature: float
     sampler: str
     order: str | None
+    cache: str
     seed: int
     chat: bool
     watch: bool
@@ -157,14 +158,17 @@ class Job:
 
     def _sampler(self, usual: LladaOrder = "low_confidence") -> Sampler:
         """Return the sampler; `usual` is the model's own order for LLaDA's."""
+        cache = cast(Kept, self.cache)
         if self.sampler == "llada":
             order = cast(LladaOrder, self.order or usual)
-            return Llada(self.steps, self.block, self.temperature, order=order)
+            return Llada(self.steps, self.block, self.temperature, order=order, cache=cache)
         if self.sampler == "dream":
+            if cache != "none":
+                raise InputError("--cache works block by block: use it with llada or parallel")
             return Dream(self.steps, cast(DreamOrder, self.order or "entropy"), self.temperature)
         if self.order:
             raise InputError("the parallel sampler has no --order: what is certain comes first")
-        return Parallel(block_length=self.block, temperature=self.temperature)
+        return Parallel(block_length=self.block, temperature=self.temperature, cache=cache)
 
 
 def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[int, int]:

@@ -154,7 +154,7 @@ def test_end_last_goes_by_the_token_that_the_noise_draws():
     noise[0, 0, END] = -9.0
     logits = torch.tensor([[[0.0, 1.0, 0.0, 3.0], [0.0, 1.0, 0.0, 2.0]]])
     sampler = Llada(temperature=1.0, end_last=True)
-    score = confidence(sampler, logits, noise, torch.tensor([END]), torch.Generator())[0]
+    score = confidence(sampler, logits, noise, (END,), torch.Generator())[0]
     assert score[0] == torch.finfo(torch.float32).min
     torch.testing.assert_close(score[1], logits[0, 1].log_softmax(-1)[3])
 

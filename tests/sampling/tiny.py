@@ -52,7 +52,7 @@ class Script(nn.Module):
         self.config, self.logits = config, logits
         self.embedding = nn.Embedding(1, 1)
 
-    def forward(self, tokens, attended=None, rows=None):
+    def forward(self, tokens, attended=None, rows=None, cache=None, at=None):
         return self.logits[rows - 1].clone()
 
 

@@ -39,8 +39,43 @@ class Config:
         return self.width // self.heads
 
 
+Pair = tuple[Tensor, Tensor]
+
+
+class Cache:
+    """The keys and values [B, H, L, head width] of all positions, layer by layer.
+
+    An approximation (Fast-dLLM): a position that is not computed again keeps the keys and values
+    it had when it last was, though the text around it has changed.
+    """
+
+    def __init__(self, config: Config, tokens: Tensor, dtype: torch.dtype) -> None:
+        batch, length = tokens.shape
+        shape = (batch, config.kv_heads, length, config.head_width)
+
+        def empty() -> list[Tensor]:
+            device = tokens.device
+            return [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+
+        self.keys, self.values = empty(), empty()
+
+
+@dataclass
+class Kept:
+    """One layer of a cache, and the positions `at` [P] that are computed now."""
+
+    cache: Cache
+    layer: int
+    at: Tensor
+
+    def updated(self, key: Tensor, value: Tensor) -> Pair:
+        """Put in the new keys and values [B, H, P, head width]; return those of all positions."""
+        keys, values = self.cache.keys[self.layer], self.cache.values[self.layer]
+        return keys.index_copy_(2, self.at, key), values.index_copy_(2, self.at, value)
+
+
 class Norm(nn.Module):
-    """RMSNorm, computed in float32."""
+    """RMSNorm, computed in float32 where the GPU has a kernel for it."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -49,7 +84,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale each vector to unit root mean square, then by the learned weights."""
-        return self.weight * rms_norm(x.float(), x.shape[-1:], eps=self.eps).to(self.weight.dtype)
+        return rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -64,19 +99,23 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """Mix the positions of [B, L, D]."""
+    def forward(
+        self, x: Tensor, rotation: Pair, mask: Tensor | None, kept: Kept | None = None
+    ) -> Tensor:
+        """Mix the positions of [B, L, D]; what is `kept` of other positions takes part."""
         batch, length, _ = x.shape
 
         def heads(projected: Tensor) -> Tensor:
             return projected.view(batch, length, -1, self.config.head_width).transpose(1, 2)
 
         query = rotate(heads(self.query(x)), rotation)
-        key = rotate(heads(self.key(x)), rotation)
+        key, value = rotate(heads(self.key(x)), rotation), heads(self.value(x))
+        if kept is not None:
+            key, value = kept.updated(key, value)
         mixed = scaled_dot_product_attention(
             query,
             key,
-            heads(self.value(x)),
+            value,
             attn_mask=mask,
             enable_gqa=self.config.kv_heads != self.config.heads,
         )
@@ -96,9 +135,11 @@ class Block(nn.Module):
         self.up = nn.Linear(config.width, config.mlp_width, bias=False)
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rotation: Pair, mask: Tensor | None, kept: Kept | None = None
+    ) -> Tensor:
         """Transform [B, L, D]."""
-        x = x + self.attention(self.attention_norm(x), rotation, mask)
+        x = x + self.attention(self.attention_norm(x), rotation, mask, kept)
         normed = self.mlp_norm(x)
         result: Tensor = x + self.down(silu(self.gate(normed)) * self.up(normed))
         return result
@@ -124,38 +165,51 @@ class Transformer(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(
-        self, tokens: Tensor, attended: Tensor | None = None, rows: Tensor | None = None
+        self,
+        tokens: Tensor,
+        attended: Tensor | None = None,
+        rows: Tensor | None = None,
+        cache: Cache | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
         """Return the logits [B, L, V], or [B, R, V] of the positions `rows` [B, R].
 
-        `attended` [B, L] is False at padding, which no position then looks at.
+        `attended` [B, L] is False at padding, which no position then looks at. With a cache, only
+        the positions `at` [P], one after the other, need be computed; the others stay as they were.
         """
-        rotation = rotary_angles(self.config, tokens.shape[1], tokens.device)
+        everywhere = torch.arange(tokens.shape[1], device=tokens.device)
+        if at is None:
+            at = everywhere
+        elif self.config.shifted:  # the position before the first predicts it
+            at = torch.cat([at[:1] - 1, at])
+        rotation = rotary_angles(self.config, at)
         mask = None if attended is None else attended[:, None, None, :]
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x, rotation, mask)
+        x = self.embedding(tokens.index_select(1, at))
+        for number, block in enumerate(self.blocks):
+            x = block(x, rotation, mask, None if cache is None else Kept(cache, number, at))
         if self.config.shifted and rows is None:
-            rows = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+            rows = everywhere.expand(tokens.shape)
         if rows is not None:
             source = (rows - 1).clamp(min=0) if self.config.shifted else rows
+            source = source - at[0]
             x = x.gather(1, source[..., None].expand(-1, -1, x.shape[-1]))
         logits: Tensor = self.head(self.norm(x))
         return logits
 
 
-def rotary_angles(config: Config, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines [L, head width] of the rotary position embedding."""
-    half = torch.arange(0, config.head_width, 2, device=device, dtype=torch.float32)
+def rotary_angles(config: Config, at: Tensor) -> Pair:
+    """Return the cosines and sines [P, head width] of the rotary embedding of positions [P].
+
+    The sines of a head's first half are negative, as `rotate` needs them.
+    """
+    half = torch.arange(0, config.head_width, 2, device=at.device, dtype=torch.float32)
     frequencies = config.rope_theta ** (-half / config.head_width)
-    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequencies)
-    angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos(), angles.sin()
+    angles = torch.outer(at.float(), frequencies)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rotation: Pair) -> Tensor:
     """Turn each vector by its position's angles, with a head's halves as the coordinates."""
     cos, sin = rotation
-    first, second = x.float().chunk(2, dim=-1)
-    turned = torch.cat([-second, first], dim=-1)
-    return (x.float() * cos + turned * sin).to(x.dtype)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)

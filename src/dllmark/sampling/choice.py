@@ -10,34 +10,29 @@ from torch import Tensor
 from dllmark.sampling.settings import Parallel, Sampler
 
 
-def choose(sampler: Sampler, score: Tensor, masked: Tensor, count: Tensor) -> Tensor:
-    """Return [B, W]: the positions to reveal, all of them masked ones."""
-    chosen = highest(score, masked, count)
-    if isinstance(sampler, Parallel):
-        chosen |= masked & (score > math.log(sampler.threshold))
-    return chosen
+def choose(sampler: Sampler, score: Tensor, masked: Tensor, count: Tensor, most: int) -> Tensor:
+    """Return [B, `most`]: the places in the block to reveal, then -1; all of them masked ones.
+
+    They are the `count` [B] best, for `Parallel` also all that are certain enough.
+    """
+    least = math.log(sampler.threshold) if isinstance(sampler, Parallel) else math.inf
+    return highest(score, masked, count, most, least)
 
 
-def highest(score: Tensor, masked: Tensor, count: Tensor) -> Tensor:
-    """Return [B, W]: the `count` [B] masked positions of each row with the highest score.
+def highest(
+    score: Tensor, masked: Tensor, count: Tensor, most: int, enough: float = math.inf
+) -> Tensor:
+    """Return [B, `most`]: the masked places of each row with the highest score, then -1.
 
-    A row has at least as many masks.
+    They are the first `count` [B], and all whose score is above `enough`. The width of the result
+    is given, not found, so that a GPU need not be waited for.
 
     >>> score, masked = torch.tensor([[0.3, 0.9, 0.5]]), torch.tensor([[True, False, True]])
-    >>> highest(score, masked, torch.tensor([1])).tolist()
-    [[False, False, True]]
+    >>> highest(score, masked, torch.tensor([1]), most=2).tolist()
+    [[2, -1]]
     """
     score = score.clamp(min=torch.finfo(score.dtype).min).masked_fill(~masked, -torch.inf)
-    rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-    return rank < count[:, None]
-
-
-def positions_of(chosen: Tensor, first: int) -> Tensor:
-    """Return [B, K]: where each row is True, counted from `first`, then -1 to the widest row.
-
-    >>> positions_of(torch.tensor([[False, True, True], [True, False, False]]), 10).tolist()
-    [[11, 12], [10, -1]]
-    """
-    width = int(chosen.sum(1).max())
-    order = chosen.long().argsort(dim=-1, descending=True, stable=True)[:, :width]
-    return torch.where(chosen.gather(1, order), order + first, -1)
+    values, places = (found[:, :most] for found in score.sort(descending=True, stable=True))
+    rank = torch.arange(most, device=score.device)
+    wanted = (rank < count[:, None]) | (values > enough)
+    return torch.where(wanted & (values > -torch.inf), places, -1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -51,7 +53,7 @@ def confidence(
     sampler: Sampler,
     logits: Tensor,
     noise: Tensor | None,
-    ends: Tensor,
+    ends: Sequence[int],
     generator: torch.Generator,
 ) -> Tensor:
     """Return [B, W]: who comes first, the highest, from the logits [B, W, V] of a block.
@@ -68,7 +70,8 @@ def confidence(
         score = certainty(sampler, order, logits, noise)
     if isinstance(sampler, Llada) and sampler.end_last:
         candidates = draw(temper(sampler, logits), noise)
-        score = score.masked_fill(torch.isin(candidates, ends), torch.finfo(score.dtype).min)
+        for end in ends:
+            score = score.masked_fill(candidates == end, torch.finfo(score.dtype).min)
     if isinstance(sampler, Dream) and sampler.alg_temp:
         u = torch.rand(shape, generator=generator, device=device)
         score = score / sampler.alg_temp - (-u.log()).log()

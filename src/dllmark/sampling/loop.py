@@ -4,6 +4,9 @@ A step has four parts. The model predicts every masked position of the block. Wh
 revealed follows from those predictions as they are. Only the logits of these positions are then
 leaned towards green pairs. A token is drawn for each, with the noise its candidate was drawn with:
 a watermark of strength 0 changes nothing at all.
+
+Inside a step the host never waits for the GPU, and the shapes of all tensors are known before it,
+so that `Recorder` can replay a step it has seen as one CUDA graph.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dllmark.sampling.choice import choose, positions_of
+from dllmark.models.transformer import Cache
+from dllmark.sampling.choice import choose
 from dllmark.sampling.confidence import confidence, draw, draw_noise, temper
-from dllmark.sampling.schedule import blocks, how_many
-from dllmark.sampling.settings import Llada, Parallel, Sampler
+from dllmark.sampling.recorder import Recorder
+from dllmark.sampling.schedule import at_most, blocks, how_many
+from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
 from dllmark.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -48,6 +53,22 @@ class Canvas:
         return self.tokens.shape[1]
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a step's tensors measure: two steps of one shape are the same work.
+
+    width   the positions of the block
+    beyond  1 if there is a position past the block, which the watermark predicts, else 0
+    most    how many tokens a row reveals at most
+    part    how many positions the model computes, from the block's first; None for all of them
+    """
+
+    width: int
+    beyond: int
+    most: int
+    part: int | None
+
+
 def denoise(
     model: Model,
     canvas: Canvas,
@@ -56,77 +77,127 @@ def denoise(
     generator: torch.Generator,
 ) -> Iterator[int]:
     """Reveal every token of the canvas; yield after each step its number, from 1."""
+    writer = Writer(model, canvas, sampler, watermark, generator)
     number = 0
     stretches = blocks(sampler, canvas.start, canvas.length)
     for block in stretches:
         within = slice(block.start, block.stop)
         steps = len(block) if isinstance(sampler, Parallel) else sampler.steps // len(stretches)
-        for step in range(steps):
+        fresh = True
+        for step, most in enumerate(at_most(sampler, len(block), steps)):
             if isinstance(sampler, Llada) and sampler.remask:
                 remask(canvas, within, sampler.remask, model.mask_id, generator)
             masked = ~canvas.revealed[:, within]
             if isinstance(sampler, Parallel) and not masked.any():
                 break
             count = how_many(sampler, step, steps, masked, generator)
-            if count.any():
-                reveal(model, canvas, sampler, watermark, generator, block, count)
+            most = int(count.max()) if most is None else most
+            if most:
+                writer.reveal(block, count, most, fresh)
+                fresh = False
             number += 1
             yield number
 
 
-def reveal(
-    model: Model,
-    canvas: Canvas,
-    sampler: Sampler,
-    watermark: Watermark | None,
-    generator: torch.Generator,
-    block: range,
-    count: Tensor,
-) -> None:
-    """Write the `count` [B] tokens of a block that are next."""
-    width, device = len(block), canvas.tokens.device
-    # One position past the block too: the watermark predicts the right neighbour of its last.
-    rows = torch.arange(block.start, min(block.stop + 1, canvas.length), device=device)
-    rows = rows.expand(len(canvas.tokens), -1)
-    logits = predict(model, canvas, sampler, rows)
-    inside = logits[:, :width]
-    noise = draw_noise(sampler, inside, generator)
-    ends = torch.tensor(model.end_ids, device=device)
-    score = confidence(sampler, inside, noise, ends, generator)
-    masked = ~canvas.revealed[:, block.start : block.stop]
-    positions = positions_of(choose(sampler, score, masked, count), block.start)
+class Writer:
+    """Reveals tokens of one canvas, step by step."""
 
-    which = torch.arange(len(positions), device=device)[:, None]
-    row = (positions - block.start).clamp(min=0)
-    if watermark is None:
-        chosen = inside[which, row]
-    else:
-        chosen = watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows)
-    tokens = draw(temper(sampler, chosen), None if noise is None else noise[which, row])
+    def __init__(
+        self,
+        model: Model,
+        canvas: Canvas,
+        sampler: Sampler,
+        watermark: Watermark | None,
+        generator: torch.Generator,
+    ) -> None:
+        self.model, self.canvas, self.sampler = model, canvas, sampler
+        self.watermark, self.generator = watermark, generator
+        self.kept = "none" if isinstance(sampler, Dream) else sampler.cache
+        self.cache = (
+            None
+            if self.kept == "none"
+            else Cache(model.config, canvas.tokens, model.transformer.embedding.weight.dtype)
+        )
+        self.recorder = Recorder(generator, enabled=watermark is None or watermark.on_device)
+        self.first = torch.zeros((), dtype=torch.long, device=canvas.tokens.device)
+        self.count = torch.zeros(len(canvas.tokens), dtype=torch.long, device=self.first.device)
 
-    filled = positions >= 0
-    text, at = which.expand_as(positions)[filled], positions[filled]
-    canvas.known_left[text, at] = canvas.revealed[text, at - 1]
-    canvas.tokens[text, at] = tokens[filled]
-    canvas.revealed[text, at] = True
+    def reveal(self, block: range, count: Tensor, most: int, fresh: bool) -> None:
+        """Write the `count` [B] tokens of a block that are next; `fresh` is its first step."""
+        beyond = int(block.stop < self.canvas.length)
+        part = None
+        if self.cache is not None and not fresh:
+            end = block.stop + beyond if self.kept == "block" else self.canvas.length
+            part = end - block.start
+        shape = Shape(len(block), beyond, most, part)
+        self.first.fill_(block.start)
+        self.count.copy_(count)
+        self.recorder.run(shape, lambda: self._step(shape))
+
+    def _step(self, shape: Shape) -> None:
+        """Do one step of that shape at `first`, for `count` tokens."""
+        canvas, sampler = self.canvas, self.sampler
+        # One position past the block too: the watermark predicts the right neighbour of its last.
+        at = self.first + torch.arange(shape.width + shape.beyond, device=self.first.device)
+        rows = at.expand(len(canvas.tokens), -1)
+        logits = self._predict(rows, shape.part)
+        inside = logits[:, : shape.width]
+        noise = draw_noise(sampler, inside, self.generator)
+        score = confidence(sampler, inside, noise, self.model.end_ids, self.generator)
+        block = at[: shape.width]
+        masked = ~canvas.revealed.index_select(1, block)
+        places = choose(sampler, score, masked, self.count, shape.most)
+
+        which = torch.arange(len(places), device=places.device)[:, None]
+        row = places.clamp(min=0)
+        if self.watermark is None:
+            chosen = inside[which, row]
+        else:
+            positions = torch.where(places >= 0, places + self.first, -1)
+            chosen = self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows)
+        tokens = draw(temper(sampler, chosen), None if noise is None else noise[which, row])
+        write(canvas, block, places, tokens)
+
+    def _predict(self, rows: Tensor, part: int | None) -> Tensor:
+        """Return the model's logits [B, R, V] for some positions, -inf for what must not come.
+
+        That is the mask, ids past the tokenizer's, and with `suppress_end` the end of a text.
+        """
+        model, canvas, sampler = self.model, self.canvas, self.sampler
+        at = None
+        if part is not None:
+            at = self.first + torch.arange(part, device=self.first.device)
+        logits: Tensor = model.transformer(
+            canvas.tokens, canvas.attended, rows, self.cache, at
+        ).float()
+        if isinstance(sampler, Llada) and sampler.cfg_scale:
+            unprompted = canvas.tokens.clone()
+            unprompted[:, : canvas.start] = model.mask_id
+            without = model.transformer(unprompted, canvas.attended, rows).float()
+            logits = without + (sampler.cfg_scale + 1) * (logits - without)
+        logits[..., model.mask_id] = -torch.inf
+        logits[..., model.tokenizer.vocab_size :] = -torch.inf
+        if sampler.suppress_end:
+            for end in model.end_ids:
+                logits[..., end] = -torch.inf
+        return logits
 
 
-def predict(model: Model, canvas: Canvas, sampler: Sampler, rows: Tensor) -> Tensor:
-    """Return the model's logits [B, R, V] for some positions, -inf for what must not be written.
-
-    That is the mask, ids past the tokenizer's, and with `suppress_end` the end of a text.
-    """
-    logits: Tensor = model.transformer(canvas.tokens, canvas.attended, rows).float()
-    if isinstance(sampler, Llada) and sampler.cfg_scale:
-        unprompted = canvas.tokens.clone()
-        unprompted[:, : canvas.start] = model.mask_id
-        without = model.transformer(unprompted, canvas.attended, rows).float()
-        logits = without + (sampler.cfg_scale + 1) * (logits - without)
-    logits[..., model.mask_id] = -torch.inf
-    logits[..., model.tokenizer.vocab_size :] = -torch.inf
-    if sampler.suppress_end:
-        logits[..., list(model.end_ids)] = -torch.inf
-    return logits
+def write(canvas: Canvas, block: Tensor, places: Tensor, tokens: Tensor) -> None:
+    """Put tokens [B, K] at their places [B, K] in the block; a place of -1 takes none."""
+    rows, width = len(tokens), len(block)
+    past = torch.where(places >= 0, places, width)  # a column that is cut off again
+    new = torch.zeros(rows, width + 1, dtype=torch.bool, device=tokens.device)
+    new = new.scatter(1, past, True)[:, :width]
+    given = torch.zeros(rows, width + 1, dtype=tokens.dtype, device=tokens.device)
+    given = given.scatter(1, past, tokens)[:, :width]
+    left = canvas.revealed.index_select(1, block - 1)
+    for tensor, values in (
+        (canvas.known_left, left),
+        (canvas.tokens, given),
+        (canvas.revealed, new),
+    ):
+        tensor.index_copy_(1, block, torch.where(new, values, tensor.index_select(1, block)))
 
 
 def remask(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -52,11 +54,41 @@ def how_many(
     if isinstance(sampler, Llada):
         revealed = (~masked).sum(1)
         return even_target(masked.shape[1], step, steps) - revealed
-    share = dream_share(sampler, step)
     if sampler.order == "origin":  # each mask flips by itself, so their number is binomial
-        flips = torch.rand(masked.shape, generator=generator, device=masked.device) < share
-        return (masked & flips).sum(1)
-    return (masked.sum(1) * share).long()
+        flips = torch.rand(masked.shape, generator=generator, device=masked.device)
+        return (masked & (flips < dream_share(sampler, step))).sum(1)
+    return _dream_count(sampler, step, masked.sum(1))
+
+
+def _dream_count(sampler: Dream, step: int, masks: Tensor) -> Tensor:
+    """Return how many of so many masks a step reveals, rounded down in float32 as Dream does."""
+    return (masks * dream_share(sampler, step)).long()
+
+
+def at_most(sampler: Sampler, width: int, steps: int) -> list[int | None]:
+    """Return how many tokens of a block a row reveals at most in each of its steps.
+
+    None where chance decides. Known in advance, a step has tensors of known shape.
+
+    >>> at_most(Llada(steps=4, block_length=10), width=10, steps=4)
+    [3, 3, 2, 2]
+    """
+    if isinstance(sampler, Parallel):
+        return [width] * steps
+    if isinstance(sampler, Llada):
+        targets = [even_target(width, step, steps) for step in range(steps)]
+        if sampler.remask:
+            return [*targets]
+        return [after - before for before, after in pairwise([0, *targets])]
+    if sampler.order == "origin":
+        return [None] * steps
+    counts: list[int | None] = []
+    masks = torch.tensor([width])
+    for step in range(steps):
+        count = _dream_count(sampler, step, masks)
+        counts.append(int(count))
+        masks = masks - count
+    return counts
 
 
 def even_target(length: int, step: int, steps: int) -> int:

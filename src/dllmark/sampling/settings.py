@@ -9,6 +9,7 @@ from dllmark.errors import DllmarkError
 
 LladaOrder = Literal["low_confidence", "random", "left_to_right"]
 DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
+Kept = Literal["none", "prefix", "block"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class Llada:
     pass without it. `remask` masks that share of a block's tokens again before each step, at
     random, so that they are chosen anew. `suppress_end` never ends a text early; `end_last`
     reveals the tokens that end it after all others of their block.
+
+    `cache` is faster and approximate: within a block, "prefix" computes what stands before it only
+    once, "block" also what stands after it.
 
     >>> Llada(steps=128, temperature=0.5).order
     'low_confidence'
@@ -32,11 +36,15 @@ class Llada:
     remask: float = 0.0
     suppress_end: bool = False
     end_last: bool = False
+    cache: Kept = "none"
 
     def __post_init__(self) -> None:
         _at_least(1, steps=self.steps, block_length=self.block_length)
         _at_least(0, temperature=self.temperature, cfg_scale=self.cfg_scale)
-        _one_of(self.order, get_args(LladaOrder))
+        _one_of("order", self.order, get_args(LladaOrder))
+        _one_of("cache", self.cache, get_args(Kept))
+        if self.cfg_scale and self.cache != "none":
+            raise DllmarkError("cfg_scale needs a pass without the prompt: it works without cache")
         if not 0 <= self.remask < 1:
             raise DllmarkError(f"remask is a share of the tokens, in [0, 1); got {self.remask}")
 
@@ -65,7 +73,7 @@ class Dream:
     def __post_init__(self) -> None:
         _at_least(1, steps=self.steps)
         _at_least(0, temperature=self.temperature)
-        _one_of(self.order, get_args(DreamOrder))
+        _one_of("order", self.order, get_args(DreamOrder))
         if self.top_k is not None:
             _at_least(1, top_k=self.top_k)
         if self.alg_temp is not None:
@@ -81,7 +89,7 @@ class Parallel:
     """Confidence-threshold decoding: a step reveals all of the block that is certain enough.
 
     A token is certain enough when its probability is above `threshold`; the most certain one is
-    revealed in any case.
+    revealed in any case. `cache` is as in `Llada`.
 
     >>> Parallel(threshold=0.95).block_length
     32
@@ -91,10 +99,12 @@ class Parallel:
     block_length: int = 32
     temperature: float = 0.0
     suppress_end: bool = False
+    cache: Kept = "none"
 
     def __post_init__(self) -> None:
         _at_least(1, block_length=self.block_length)
         _at_least(0, temperature=self.temperature)
+        _one_of("cache", self.cache, get_args(Kept))
         if not 0 < self.threshold <= 1:
             raise DllmarkError(f"threshold is a probability, in (0, 1]; got {self.threshold}")
 
@@ -109,7 +119,7 @@ def _at_least(least: int, **values: float) -> None:
             raise DllmarkError(f"{name} is at least {least}; got {value}")
 
 
-def _one_of(order: str, orders: tuple[str, ...]) -> None:
-    """Raise `DllmarkError` for an order the sampler does not have."""
-    if order not in orders:
-        raise DllmarkError(f"no order {order!r}: choose one of {', '.join(orders)}")
+def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
+    """Raise `DllmarkError` for an order or a cache the sampler does not have."""
+    if value not in values:
+        raise DllmarkError(f"no {name} {value!r}: choose one of {', '.join(values)}")

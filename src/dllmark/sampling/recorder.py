@@ -1,0 +1,51 @@
+"""A step recorded once and replayed: at small batches a GPU waits longer for orders than it works.
+
+An 8B model has some thousand small kernels in a step. Launched one by one from Python they take
+about twice as long as the GPU needs for them; as one CUDA graph they take what the GPU needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+
+class Recorder:
+    """Runs a piece of work on fixed tensors; on a GPU from its third time on as a CUDA graph.
+
+    The work must read and write the same tensors each time and never wait for the GPU. Its first
+    run is an ordinary one, which loads kernels; its second is recorded. On a CPU, or if not
+    `enabled`, every run is an ordinary one.
+
+    >>> total = torch.zeros(())
+    >>> recorder = Recorder(torch.Generator())
+    >>> for _ in range(3):
+    ...     recorder.run("add", lambda: total.add_(1))
+    >>> total.item()
+    3.0
+    """
+
+    def __init__(self, generator: torch.Generator, *, enabled: bool = True) -> None:
+        self._generator = generator
+        self._enabled = enabled and generator.device.type == "cuda"
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._enabled else None
+
+    def run(self, key: Hashable, work: Callable[[], object]) -> None:
+        """Do the work that goes by this key."""
+        if not self._enabled or key not in self._graphs:
+            self._graphs[key] = None
+            work()
+            return
+        graph = self._graphs[key] or self._record(work)
+        self._graphs[key] = graph
+        graph.replay()
+
+    def _record(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """Record the work without doing it."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        return graph

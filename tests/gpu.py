@@ -1,0 +1,171 @@
+"""Check the kernels on a GPU, and time them: PYTHONPATH=src python3 tests/gpu.py
+
+Needs torch with CUDA, triton and tokenizers, no pytest. Every state of `kernel_cases.py` gives on
+the GPU, by the kernels and by torch, the bits that torch gives on the CPU.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import torch
+from kernel_cases import (
+    DTYPES,
+    STATES,
+    borders,
+    graph_follows_its_inputs,
+    hash_by_kernel,
+    make_watermark,
+    same_bits,
+    some_rows,
+    to,
+    triton,
+)
+
+import dllmark.watermark
+from dllmark.prf import siphash
+from dllmark.watermark import STRATEGIES
+
+SIZE = 126_464  # of LLaDA
+TOKENS = 126_349
+
+
+def check_every_state():
+    for strategy in STRATEGIES:
+        for candidates in (3, 64):
+            watermark = make_watermark(strategy, candidates=candidates)
+            for make_state in STATES:
+                for dtype in DTYPES:
+                    state = make_state(dtype)
+                    biased = watermark.bias(*to("cuda", state))
+                    case = f"{strategy}, {make_state.__name__}, {dtype}, {candidates}"
+                    assert biased.is_cuda and same_bits(biased, watermark.bias(*state)), case
+
+
+def check_the_vocabulary_of_a_model():
+    for strategy in STRATEGIES:
+        watermark = make_watermark(strategy, TOKENS, candidates=8)
+        for dtype in DTYPES:
+            state = borders(dtype, SIZE)
+            assert same_bits(watermark.bias(*to("cuda", state)), watermark.bias(*state))
+
+
+def check_the_hash():
+    messages = np.random.default_rng(0).integers(2**64, size=1000, dtype=np.uint64)
+    key = make_watermark("kgw")._source
+    on_gpu = hash_by_kernel(key, torch.from_numpy(messages.view(np.int64)).cuda())
+    assert (on_gpu.cpu().numpy().view(np.uint64) == siphash(key, messages)).all()
+
+
+def check_graphs():
+    for strategy in STRATEGIES:
+        graph_follows_its_inputs(make_watermark(strategy))
+
+
+def check_that_nothing_waits():
+    state = to("cuda", some_rows(torch.bfloat16))
+    for strategy in STRATEGIES:
+        watermark = make_watermark(strategy)
+        watermark.bias(*state)
+        torch.cuda.set_sync_debug_mode("error")
+        watermark.bias(*state)
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def check_what_stays_in_memory():
+    watermark = make_watermark("expected-bidirectional", TOKENS)
+    state = to("cuda", borders(torch.bfloat16, SIZE))
+    before = torch.cuda.memory_allocated()
+    watermark.bias(*state)
+    assert torch.cuda.memory_allocated() - before <= 1 << 20
+
+
+def check_more_than_2_to_the_31_logits():
+    length = 17_000
+    tokens = torch.randint(10, TOKENS, (1, length), device="cuda")
+    revealed = torch.rand(1, length, device="cuda") < 0.5
+    logits = torch.randn(1, length, SIZE, dtype=torch.bfloat16, device="cuda")
+    positions = torch.arange(length, device="cuda")[None]
+    watermark = make_watermark("predictive-bidirectional", TOKENS)
+    last = watermark.bias(tokens, revealed, logits, positions)[:, -3:].cpu()
+    rows = positions[:, -4:].cpu()
+    state = (tokens.cpu(), revealed.cpu(), logits[:, -4:].cpu(), rows[:, 1:], rows)
+    assert same_bits(last, watermark.bias(*state))
+
+
+def check_what_is_refused():
+    """A check that fails on the GPU ends the process, so another one tries."""
+    code = (
+        "import torch; from kernel_cases import make_watermark, some_rows, to\n"
+        "tokens, revealed, logits, positions, rows = to('cuda', some_rows(torch.half))\n"
+        "make_watermark('kgw').bias(tokens, revealed, logits, positions + 1, rows)\n"
+        "torch.cuda.synchronize()\n"
+    )
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode and b"not among the logits' rows" in done.stderr, done.stderr[-2000:]
+
+
+def by_torch(check):
+    """Run a check without the kernels."""
+    takes, dllmark.watermark._takes = dllmark.watermark._takes, lambda *_: False
+    try:
+        check()
+    finally:
+        dllmark.watermark._takes = takes
+
+
+def microseconds(watermark, batch, each, revealed_share):
+    """The time of one call among many in a graph, in the middle of LLaDA's generation."""
+    rng = torch.Generator("cuda").manual_seed(0)
+    rows = torch.arange(250, 283, device="cuda").expand(batch, -1)
+    tokens = torch.randint(10, TOKENS, (batch, 286), generator=rng, device="cuda")
+    revealed = torch.rand(batch, 286, generator=rng, device="cuda") < revealed_share
+    logits = torch.randn(batch, 33, SIZE, generator=rng, device="cuda").bfloat16()
+    positions = rows[:, 1 : 3 * each : 3].contiguous()
+    watermark.bias(tokens, revealed, logits, positions, rows)
+    torch.cuda.synchronize()
+    graph, calls = torch.cuda.CUDAGraph(), 20
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            watermark.bias(tokens, revealed, logits, positions, rows)
+    times = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / calls * 1e6)
+    return sorted(times)[len(times) // 2]
+
+
+def time_it():
+    print("\nmicroseconds a call in a CUDA graph, vocabulary 126,464, bfloat16")
+    print(f"{'texts x positions, revealed':32}" + "".join(f"{name:>26}" for name in STRATEGIES))
+    for batch, each in ((1, 1), (8, 1), (32, 1), (32, 8)):
+        for share in (0.0, 1.0):
+            watermarks = [make_watermark(name, TOKENS, candidates=8) for name in STRATEGIES]
+            row = [microseconds(watermark, batch, each, share) for watermark in watermarks]
+            name = f"{batch} x {each}, {'all' if share else 'none'}"
+            print(f"{name:32}" + "".join(f"{value:26.1f}" for value in row), flush=True)
+
+
+def main():
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", triton.__version__)
+    checks = [check for name, check in globals().items() if name.startswith("check_")]
+    for check in checks:
+        start = time.perf_counter()
+        check()
+        print(f"ok  {check.__name__}  {time.perf_counter() - start:.1f} s", flush=True)
+    for check in (check_every_state, check_graphs, check_that_nothing_waits):
+        by_torch(check)
+        print(f"ok  {check.__name__}, by torch", flush=True)
+    time_it()
+
+
+if __name__ == "__main__":
+    main()
