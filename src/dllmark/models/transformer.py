@@ -106,10 +106,11 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
 
         def heads(projected: Tensor) -> Tensor:
-            return projected.view(batch, length, -1, self.config.head_width).transpose(1, 2)
+            return projected.view(batch, length, -1, self.config.head_width)
 
-        query = rotate(heads(self.query(x)), rotation)
-        key, value = rotate(heads(self.key(x)), rotation), heads(self.value(x))
+        query = rotate(heads(self.query(x)), rotation).transpose(1, 2)
+        key = rotate(heads(self.key(x)), rotation).transpose(1, 2)
+        value = heads(self.value(x)).transpose(1, 2)
         if kept is not None:
             key, value = kept.updated(key, value)
         mixed = scaled_dot_product_attention(
@@ -198,7 +199,7 @@ class Transformer(nn.Module):
 
 
 def rotary_angles(config: Config, at: Tensor) -> Pair:
-    """Return the cosines and sines [P, head width] of the rotary embedding of positions [P].
+    """Return the cosines and sines [P, 1, head width] of the rotary embedding of positions [P].
 
     The sines of a head's first half are negative, as `rotate` needs them.
     """
@@ -206,10 +207,10 @@ def rotary_angles(config: Config, at: Tensor) -> Pair:
     frequencies = config.rope_theta ** (-half / config.head_width)
     angles = torch.outer(at.float(), frequencies)
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+    return torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
 
 
 def rotate(x: Tensor, rotation: Pair) -> Tensor:
-    """Turn each vector by its position's angles, with a head's halves as the coordinates."""
+    """Turn each vector of [B, P, H, D] by its position's angles; the halves are its coordinates."""
     cos, sin = rotation
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
