@@ -42,7 +42,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 FIRST = PROMPT + 4 * BLOCK
 """Where the block that is measured begins: the fifth of eight."""
 
-WARM_UP = 4
+WARM_UP, TURNS = 4, 3
 Row = dict[str, float]
 
 
@@ -61,27 +61,46 @@ def held() -> int:
     return torch.cuda.memory_allocated() if CUDA else 0
 
 
-def measure(work: Callable[[int], object], times: int) -> Row:
-    """Return the median milliseconds of a piece of work, and the most memory it held beside."""
-    before = held()
-    if CUDA:
-        torch.cuda.reset_peak_memory_stats()
-    for number in range(WARM_UP):
-        work(number)
+def spans(work: Callable[[int], object], times: range) -> list[float]:
+    """Return the milliseconds of each of some runs."""
     if CUDA:
         torch.cuda.synchronize()
     marks = [now()]
-    for number in range(WARM_UP, WARM_UP + times):
+    for number in times:
         work(number)
         marks.append(now())
     if not CUDA:
-        return {"ms": 1e3 * statistics.median(b - a for a, b in pairwise(marks))}
+        return [1e3 * (after - before) for before, after in pairwise(marks)]
     torch.cuda.synchronize()
-    spans = [a.elapsed_time(b) for a, b in pairwise(marks)]
-    return {
-        "ms": statistics.median(spans),
-        "peak MB": (torch.cuda.max_memory_allocated() - before) / 1e6,
-    }
+    return [before.elapsed_time(after) for before, after in pairwise(marks)]
+
+
+def measure_in_turn(works: dict[str, Callable[[int], object]], times: int) -> dict[str, Row]:
+    """Return each work's median milliseconds, and the most memory it held beside.
+
+    They take turns, so that a GPU which grows warm and slow is so for all of them.
+    """
+    rows: dict[str, Row] = {}
+    for name, work in works.items():
+        before = held()
+        if CUDA:
+            torch.cuda.reset_peak_memory_stats()
+        spans(work, range(WARM_UP))
+        most = torch.cuda.max_memory_allocated() if CUDA else before
+        rows[name] = {"peak MB": (most - before) / 1e6}
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(TURNS):
+        first = WARM_UP + turn * (times // TURNS)
+        for name, work in works.items():
+            found[name] += spans(work, range(first, first + times // TURNS))
+    for name, row in rows.items():
+        row["ms"] = statistics.median(found[name])
+    return rows
+
+
+def measure(work: Callable[[int], object], times: int) -> Row:
+    """Return the median milliseconds of a piece of work, and the most memory it held beside."""
+    return measure_in_turn({"work": work}, times)["work"]
 
 
 def mask_again(model: Model, canvas: Canvas) -> None:
@@ -143,24 +162,22 @@ def measure_batch(model: Model, batch: int, key: WatermarkKey, matrix: Tensor, t
     size = model.config.vocab_size
     logits = torch.randn(batch, size, device=DEVICE)
     ids = torch.randint(size, (2, batch, 100)).tolist()
-    steps = {
-        "forward": measure(lambda _: model.transformer(canvas.tokens), times),
-        "official step": measure(official(model, batch), times),
-        "reference watermark": measure(
-            lambda n: reference_bias(
-                matrix, logits, [row[n] for row in ids[0]], [row[n] for row in ids[1]], 2.0
-            ),
-            times,
+    works: dict[str, Callable[[int], object]] = {
+        "forward": lambda _: model.transformer(canvas.tokens),
+        "official step": official(model, batch),
+        "reference watermark": lambda n: reference_bias(
+            matrix, logits, [row[n] for row in ids[0]], [row[n] for row in ids[1]], 2.0
         ),
-        "our step": measure(our_step(model, batch, None), times),
+        "our step": our_step(model, batch, None),
     }
     alone = {}
     for name in STRATEGIES:
         before = held()
         watermark = Watermark(key, name, tokenizer=model.tokenizer)
-        steps[f"our step, {name}"] = measure(our_step(model, batch, watermark), times)
         alone[name] = measure(bias_alone(model, batch, watermark), 4 * times)
         alone[name]["kept MB"] = (held() - before) / 1e6
+        works[f"our step, {name}"] = our_step(model, batch, watermark)
+    steps = measure_in_turn(works, times)
     return {"steps": steps, "watermark alone": alone}
 
 
@@ -169,10 +186,10 @@ def machine() -> Row:
     size = 8192 if CUDA else 256
     dtype = torch.bfloat16 if CUDA else torch.float32
     a, b = (torch.randn(size, size, device=DEVICE, dtype=dtype) for _ in range(2))
-    product = measure(lambda _: a @ b, 20)["ms"] / 1e3
+    product = measure(lambda _: a @ b, 21)["ms"] / 1e3
     source = torch.empty((1 << 32) if CUDA else (1 << 24), dtype=torch.uint8, device=DEVICE)
     target = torch.empty_like(source)
-    copy = measure(lambda _: target.copy_(source), 20)["ms"] / 1e3
+    copy = measure(lambda _: target.copy_(source), 21)["ms"] / 1e3
     return {"flops": 2 * size**3 / product, "bytes": 2 * len(source) / copy}
 
 
@@ -189,7 +206,7 @@ def colouring() -> Row:
             green.pairs(ids[start:stop], ids[start + 1 : stop + 1])
 
     host = ids[:1_000_001].cpu().numpy()
-    host_ms = measure(lambda _: green.pairs(host[:-1], host[1:]), 5)["ms"]
+    host_ms = measure(lambda _: green.pairs(host[:-1], host[1:]), 6)["ms"]
     return {
         "pairs": count,
         f"{DEVICE}, pairs a second": 1e3 * count / measure(work, 3)["ms"],
@@ -205,7 +222,7 @@ def measure_model(name: str, batches: list[int]) -> Any:
     matrix = torch.empty(size, size, dtype=torch.bool, pin_memory=CUDA)
     found: dict[str, Any] = {"weights MB": weight_bytes(model) / 1e6, "batches": {}}
     for batch in batches:
-        times = max(10, 96 // batch) if CUDA else 3
+        times = max(12, 96 // batch) if CUDA else 3
         row = measure_batch(model, batch, key, matrix, times)
         row["operations"] = flops(model, batch, BLOCK + 1)
         found["batches"][str(batch)] = row
