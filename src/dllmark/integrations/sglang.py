@@ -1,0 +1,151 @@
+"""SGLang: a plugin that adds dLLM algorithms which write with the watermark.
+
+The entry point `sglang.srt.plugins` calls `register`. A server then runs with
+
+    --dllm-algorithm DLLMarkLowConfidence --dllm-algorithm-config x.yaml
+
+and does not start unless x.yaml names a key file that can be read.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dllmark.errors import DllmarkError
+from dllmark.integrations.marking import Marker, engine
+from dllmark.text import load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+BASES = ("LowConfidence", "JointThreshold")
+SETTINGS = {"key", "strategy", "delta", "tokenizer"}
+EXAMPLE = "dllmark:\n  key: /path/to/my.key"
+
+
+def register() -> None:
+    """Add DLLMarkLowConfidence and DLLMarkJointThreshold to SGLang's algorithms."""
+    algorithms = engine("sglang.srt.dllm.algorithm", "sglang>=0.5.18").algo_name_to_cls
+    for name in BASES:
+        base = algorithms.get(name)
+        if base is None or not hasattr(base, "step"):
+            raise DllmarkError(
+                f"this SGLang has no algorithm {name} with a step: pip install 'sglang>=0.5.18'"
+            )
+        algorithms[f"DLLMark{name}"] = type(f"DLLMark{name}", (_Marked, base), {})
+
+
+class _Block(NamedTuple):
+    """The block a request was last run on, with the tokens before it and at its end."""
+
+    request: str
+    start: int
+    left: int
+    last: int
+
+
+class _Marked:
+    """Mixed into a dLLM algorithm: it biases the logits before each step.
+
+    A step sees one block only. The token before it is what `run` saw at the end of the request's
+    block before; where that came out of SGLang's prefix cache, the pair across is not marked.
+    """
+
+    block_size: int
+    mask_id: int
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        self.marker = _marker(config)
+        self._blocks: dict[int, _Block] = {}
+        self._left: list[int] = []
+        self._report_at = 1
+
+    def run(self, model_runner: Any, forward_batch: Any, algo_states: Any = None) -> Any:
+        """Run a block as the base class does, knowing the token before it."""
+        starts: list[int] = forward_batch.positions.view(-1, self.block_size)[:, 0].tolist()
+        slots: list[int] = forward_batch.req_pool_indices.tolist()
+        requests = forward_batch.rids or [""] * len(slots)
+        self._left = [self._left_of(*place) for place in zip(slots, requests, starts, strict=True)]
+        wanted, before = bool(self._masked(forward_batch).any()), self.marker.biased
+        result = super().run(model_runner, forward_batch, algo_states)  # type: ignore[misc]
+        if wanted and self.marker.biased == before:
+            raise DllmarkError("SGLang filled masks without calling step: nothing was marked")
+        ends = forward_batch.input_ids.view(-1, self.block_size)[:, -1].tolist()
+        for slot, *block in zip(slots, requests, starts, self._left, ends, strict=True):
+            self._blocks[slot] = _Block(*block)
+        self._report()
+        return result
+
+    def step(self, forward_batch: Any, full_logits: Tensor, states: list[Any]) -> Any:
+        """Bias the logits in place, then choose tokens as the base class does."""
+        block = forward_batch.input_ids.view(-1, self.block_size)
+        logits = full_logits.view(*block.shape, -1)
+        masked = self._masked(forward_batch)
+        left = torch.tensor(self._left, device=block.device, dtype=block.dtype)
+        self.marker.mark_block(
+            left, left != self.mask_id, block, ~masked, logits, _writable(masked, states)
+        )
+        return super().step(forward_batch, full_logits, states)  # type: ignore[misc]
+
+    def _masked(self, forward_batch: Any) -> Tensor:
+        """Return [B, block]: what is to be written; a prompt may hold the mask's id itself."""
+        masked: Tensor = forward_batch.input_ids.view(-1, self.block_size) == self.mask_id
+        prompt = getattr(forward_batch, "dllm_prompt_mask", None)
+        return masked if prompt is None else masked & ~prompt
+
+    def _left_of(self, slot: int, request: str, start: int) -> int:
+        """Return the token before a request's block, or the mask where it is not known."""
+        block = self._blocks.get(slot)
+        if block is None or not request or block.request != request:
+            return self.mask_id
+        if block.start == start:
+            return block.left
+        return block.last if block.start + self.block_size == start else self.mask_id
+
+    def _report(self) -> None:
+        """Log the count each time it has doubled."""
+        if self.marker.biased >= self._report_at:
+            self._report_at = 2 * self.marker.biased
+            logger.info("dllmark has biased %d rows of logits", self.marker.biased)
+
+
+def _writable(masked: Tensor, states: list[Any]) -> Tensor:
+    """Return [B, block]: the masks, or all but the prompt where the algorithm edits its tokens.
+
+    An edit chosen without the watermark would erase it. Such an algorithm keeps what is prompt in
+    its state, one for each request or one for all.
+    """
+    if not states or states[0] is None:
+        return masked
+    if "prompt_masks" in states[0]:
+        prompt: Tensor = states[0]["prompt_masks"]
+    else:
+        prompt = torch.stack([state["prompt_mask"] for state in states])
+    return ~prompt
+
+
+def _marker(config: Any) -> Marker:
+    """Read the watermark's settings from --dllm-algorithm-config; without a key, refuse."""
+    given = config.algorithm_config.get("dllmark")
+    if not isinstance(given, dict) or not isinstance(given.get("key"), str):
+        raise DllmarkError(
+            f"the watermark has no key: add to the file of --dllm-algorithm-config\n{EXAMPLE}"
+        )
+    if unknown := given.keys() - SETTINGS:
+        raise DllmarkError(
+            f"dllmark has no setting {', '.join(sorted(map(str, unknown)))} in the file of "
+            f"--dllm-algorithm-config: there are {', '.join(sorted(SETTINGS))}"
+        )
+    delta = given.get("delta", 2.0)
+    if isinstance(delta, bool) or not isinstance(delta, int | float):
+        raise DllmarkError("the setting delta of dllmark is a number")
+    tokenizer = load_tokenizer(given["tokenizer"]) if "tokenizer" in given else None
+    strategy = given.get("strategy", "predictive-bidirectional")
+    marker = Marker(given["key"], strategy, delta, tokenizer=tokenizer, mask_id=config.mask_id)
+    marker.idle = False  # a server may end without having been asked for anything
+    logger.info("dllmark marks with key %s", marker.watermark.identity.key_id)
+    return marker

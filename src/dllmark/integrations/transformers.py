@@ -1,0 +1,52 @@
+"""transformers, autoregressive: KGW's watermark with the relation that diffusion models get.
+
+One key then marks both kinds of model, and one detector recognises both.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllmark.errors import DllmarkError
+from dllmark.integrations.marking import KeyOrPath, Marker, engine
+from dllmark.text import Tokenizer
+
+
+def processor(key: KeyOrPath, delta: float = 2.0, *, tokenizer: Tokenizer | None = None) -> Any:
+    """Return a `LogitsProcessor` that adds delta to each token that makes a green pair.
+
+        model.generate(**inputs, logits_processor=[processor("my.key")])
+
+    `processor.biased` counts the tokens; `processor.check()` raises if there was none.
+    """
+    return _processor_class()(key, "kgw", delta, tokenizer=tokenizer)
+
+
+class _Processor(Marker):
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores [B, V] of the next token, biased by the last of input_ids [B, L]."""
+        self.idle = False
+        if scores.ndim != 2 or input_ids.ndim != 2 or len(scores) != len(input_ids):
+            raise DllmarkError(
+                f"scores of shape {tuple(scores.shape)} for tokens of shape "
+                f"{tuple(input_ids.shape)}: this processor is for models that write one token "
+                "after the other, in a batch that is not packed"
+            )
+        if not input_ids.shape[1]:
+            return scores  # written from embeddings: there is no token yet
+        left = input_ids[:, -1]
+        biased = scores.clone()  # `generate` may hand out the unbiased ones
+        next_one, this = torch.zeros_like(left)[:, None], torch.ones_like(left, dtype=torch.bool)
+        self.mark_block(left, this, next_one, ~this[:, None], biased[:, None], this[:, None])
+        return biased
+
+
+@functools.cache
+def _processor_class() -> type:
+    """Return the subclass, made when it is first needed, so that importing this is cheap."""
+    base = engine("transformers", "transformers>=5").LogitsProcessor
+    return type("DllmarkLogitsProcessor", (_Processor, base), {})

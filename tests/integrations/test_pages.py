@@ -1,0 +1,114 @@
+"""The pages on the adapters are true: their examples run, with small models for large ones."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from samples import word_ids
+from sglang_standin import Server, config, install
+from toys import DreamStandIn, Toy, llada_generate
+
+from dllmark.integrations import dream, sglang
+
+PAGES = Path(__file__).parents[2] / "docs" / "integrations"
+
+
+def blocks(page, language):
+    """The examples of a page in a language."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture
+def run(key_file, monkeypatch, capsys):
+    """Run a page's example beside a key file, and compare what it prints with what the page says.
+
+    `smaller` replaces numbers in it: the small models have no need to write as much.
+    """
+    monkeypatch.chdir(key_file.parent)
+
+    def run(page, names, smaller=None):
+        [example], [shown] = blocks(page, "python"), blocks(page, "text")
+        for large, small in (smaller or {}).items():
+            assert large in example
+            example, shown = example.replace(large, small), shown.replace(large, small)
+        exec(compile(example, page, "exec"), names)
+        assert capsys.readouterr().out == shown
+
+    return run
+
+
+@pytest.fixture
+def prompt(tokenizer):
+    return torch.tensor(tokenizer.encode("Why is the sky blue?"))[None]
+
+
+@pytest.fixture
+def toy(tokenizer):
+    """A model for the embedded tokenizer that writes whole words."""
+    return Toy(tokenizer.vocab_size, tokenizer.vocab_size, allowed=word_ids(tokenizer).tolist())
+
+
+def test_dream(run, tokenizer, prompt):
+    words = word_ids(tokenizer).tolist()
+    model = DreamStandIn(tokenizer.vocab_size, 152_064, dream.MASK_ID, allowed=words)
+    run(
+        "dream.md",
+        {"model": model, "input_ids": prompt},
+        {"tokens=256": "tokens=32", "steps=256": "steps=4"},
+    )
+
+
+def test_torch(run, toy, prompt):
+    names = {"model": toy, "input_ids": prompt, "generate": llada_generate}
+    run("torch.md", names, {"128": "32"})
+
+
+def test_diffusers(run, toy):
+    pytest.importorskip("diffusers", "0.42", reason="diffusers 0.42 needs Python 3.11")
+    from transformers import PreTrainedTokenizerFast
+
+    from dllmark.text import EMBEDDED
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(EMBEDDED), mask_token="<|mask|>", eos_token="<|endoftext|>"
+    )
+    run("diffusers.md", {"model": toy, "tokenizer": tokenizer}, {"256": "24"})
+
+
+def test_transformers(run, tokenizer, prompt):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = LlamaConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=16, intermediate_size=32,
+        num_hidden_layers=1, num_attention_heads=2, pad_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(settings)
+    run("transformers.md", {"model": model, "inputs": {"input_ids": prompt}})
+
+
+def test_sglang(run, toy, prompt, tokenizer, key_file, monkeypatch):
+    table = install(monkeypatch)
+    sglang.register()
+    [settings] = blocks("sglang.md", "yaml")
+    settings = yaml.safe_load(settings.replace("/etc/dllmark/my.key", str(key_file)))
+    [command] = blocks("sglang.md", "console")
+    name = re.search(r"--dllm-algorithm (\S+)", command)[1]
+    server = Server(table[name](config(settings)), toy)
+    [text] = server.serve([prompt[0]], blocks=6)
+    run("sglang.md", {"text": tokenizer.decode(text[prompt.shape[1] :].tolist())})
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_comparison_names_every_adapter():
+    listed = set(re.findall(r"\]\((\w+)\.md\)", (PAGES / "README.md").read_text(encoding="utf-8")))
+    adapters = {path.stem for path in Path(sglang.__file__).parent.glob("*.py")}
+    assert listed == adapters - {"__init__", "marking"}
+    assert listed == {page.stem for page in PAGES.glob("*.md")} - {"README"}

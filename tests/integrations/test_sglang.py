@@ -1,0 +1,217 @@
+"""The SGLang plugin, in a stand-in of its interface: SGLang itself was read, not run."""
+
+import logging
+from importlib.metadata import entry_points
+from itertools import pairwise
+
+import pytest
+import torch
+from sglang_standin import Algorithm, JointThreshold, LowConfidence, Server, config, install
+from toys import MASK, narrow, small_toy
+
+from dllmark.errors import DllmarkError, KeyFileError, MismatchError
+from dllmark.integrations import sglang
+from dllmark.key import WatermarkKey
+from dllmark.text import load_tokenizer
+from dllmark.watermark import Watermark
+
+PROMPTS = [torch.tensor([5, 9, 17, 4, 30]), torch.tensor([6, 8, 20, 21, 3])]
+NAMES = ["DLLMarkLowConfidence", "DLLMarkJointThreshold"]
+
+
+@pytest.fixture
+def algorithms(monkeypatch):
+    """SGLang's table of algorithms after the plugin was loaded."""
+    table = install(monkeypatch)
+    sglang.register()
+    return table
+
+
+@pytest.fixture(scope="module")
+def settings(small_key, small_tokenizer, tmp_path_factory):
+    """The setting `dllmark` of the YAML, with a key file and a tokenizer file."""
+    folder = tmp_path_factory.mktemp("server")
+    path = folder / "tokenizer.json"
+    small_tokenizer._backend.save(str(path))
+    tokenizer = load_tokenizer(str(path))
+    WatermarkKey(small_key.secret, 0.5, tokenizer.id).save(folder / "my.key")
+    return {"key": str(folder / "my.key"), "delta": 4.0}
+
+
+@pytest.fixture
+def model(small_tokenizer):
+    return small_toy(small_tokenizer)
+
+
+def test_the_plugin_adds_two_algorithms_and_leaves_the_others(algorithms):
+    assert set(algorithms) == {"LowConfidence", "JointThreshold", *NAMES}
+    assert algorithms["LowConfidence"] is LowConfidence
+    assert issubclass(algorithms["DLLMarkLowConfidence"], LowConfidence)
+    assert issubclass(algorithms["DLLMarkJointThreshold"], JointThreshold)
+
+
+@pytest.mark.parametrize("fdfo", [False, True])
+@pytest.mark.parametrize("more", [{}, {"vectorized_decoding": True}])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_text_is_marked_by_the_algorithm_and_only_by_it(
+    algorithms, settings, model, p_value, name, more, fdfo
+):
+    marking = algorithms[name](config({"dllmark": settings, **more}, fdfo=fdfo))
+    plain = algorithms[name.removeprefix("DLLMark")](config(more, fdfo=fdfo))
+    for text in Server(marking, model).serve(PROMPTS, blocks=12):
+        assert (text != MASK).all()
+        assert p_value(text, 5) < 1e-6
+    for text in Server(plain, model).serve(PROMPTS, blocks=12):
+        assert p_value(text, 5) > 1e-3
+
+
+@pytest.mark.parametrize("fdfo", [False, True])
+@pytest.mark.parametrize("length", [5, 8, 16])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_is_biased_as_the_end_of_the_whole_text(
+    algorithms, settings, model, monkeypatch, small_key, small_tokenizer, name, length, fdfo
+):
+    """Left neighbours across blocks included, the prompt not; edits are biased as well."""
+    base = algorithms[name].__mro__[2]
+    marking = algorithms[name](config({"dllmark": settings}, fdfo=fdfo))
+    watermark = Watermark(small_key, delta=4.0, tokenizer=small_tokenizer)
+    server, given, compared = Server(marking, model), [], 0
+    forward, step = server.forward, base.step
+
+    def remember(batch):
+        given.append(forward(batch))
+        return given[-1].clone()
+
+    def compare(self, batch, full_logits, states):
+        nonlocal compared
+        for row, before in enumerate(batch.before):
+            start = len(before)
+            x = torch.cat([before, batch.input_ids[row * 8 : row * 8 + 8]])[None]
+            covered = torch.arange(start, start + 8)[None]
+            block = given[-1][row * 8 : row * 8 + 8][None]
+            expected = watermark.bias(x, x != MASK, block, covered, rows=covered)
+            own = x[0, start:] == MASK if "Low" in name else covered[0] >= length
+            expected = torch.where(own[:, None], expected, block)
+            assert torch.equal(full_logits[row * 8 : row * 8 + 8], expected[0])
+            compared += int(own.sum())
+        return step(self, batch, full_logits, states)
+
+    monkeypatch.setattr(server, "forward", remember)
+    monkeypatch.setattr(base, "step", compare)
+    server.serve([torch.arange(3, 3 + length), torch.arange(9, 9 + length)], blocks=3)
+    assert marking.marker.biased == compared > 0
+
+
+def test_after_a_prefix_that_was_cached_only_the_first_pair_is_unmarked(
+    algorithms, settings, model, p_value
+):
+    prompts = [torch.arange(3, 19)]
+    whole = algorithms["DLLMarkLowConfidence"](config({"dllmark": settings}))
+    [text] = Server(whole, model).serve(prompts, blocks=12, skip=2)
+    assert p_value(text, 16) < 1e-6
+    assert whole._blocks[1].start + 8 == len(text)
+
+
+def test_a_slot_that_another_request_had_before_is_not_mistaken_for_its_past(algorithms, settings):
+    marking = algorithms["DLLMarkLowConfidence"](config({"dllmark": settings}))
+    marking._blocks[1] = sglang._Block("one", 0, MASK, 30)
+    assert marking._left_of(1, "one", 8) == 30
+    assert marking._left_of(1, "one", 0) == MASK
+    assert marking._left_of(1, "one", 16) == MASK
+    assert marking._left_of(1, "two", 8) == MASK
+    assert marking._left_of(2, "one", 8) == MASK
+    assert marking._left_of(1, "", 8) == MASK
+
+
+def test_a_mask_that_the_user_wrote_is_prompt(algorithms, settings):
+    marking = algorithms["DLLMarkLowConfidence"](config({"dllmark": settings}))
+
+    class Batch:
+        input_ids = torch.tensor([5, MASK, MASK, MASK, MASK, MASK, MASK, MASK])
+        dllm_prompt_mask = torch.tensor([[True] * 3 + [False] * 5])
+
+    assert marking._masked(Batch).tolist() == [[False] * 3 + [True] * 5]
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({}, "has no key"),
+    ({"dllmark": None}, "has no key"),
+    ({"dllmark": {"delta": 2.0}}, "has no key"),
+    ({"dllmark": {"key": 7}}, "has no key"),
+    ({"dllmark": {"key": "none.key", "detla": 2.0}}, "no setting detla"),
+    ({"dllmark": {"key": "none.key", "delta": "2"}}, "delta of dllmark is a number"),
+])  # fmt: skip
+def test_without_a_key_or_with_a_slip_in_its_settings_a_server_does_not_start(
+    algorithms, given, message
+):
+    for name in NAMES:
+        with pytest.raises(DllmarkError, match=message):
+            algorithms[name](config(given))
+
+
+def test_a_key_file_that_is_not_there_stops_the_server(algorithms, tmp_path):
+    with pytest.raises(KeyFileError, match="there is no key file"):
+        algorithms[NAMES[0]](config({"dllmark": {"key": str(tmp_path / "none.key")}}))
+
+
+def test_a_key_of_another_tokenizer_stops_the_server(algorithms, settings):
+    with pytest.raises(MismatchError):
+        algorithms[NAMES[0]](config({"dllmark": {**settings, "tokenizer": "embedded"}}))
+
+
+def test_a_key_for_another_model_stops_the_server(algorithms, settings):
+    with pytest.raises(DllmarkError, match="no mask"):
+        algorithms[NAMES[0]](config({"dllmark": settings}, mask_id=9))
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(algorithms, settings, model):
+    narrow(model, 31)
+    marking = algorithms[NAMES[0]](config({"dllmark": settings}))
+    with pytest.raises(MismatchError):
+        Server(marking, model).serve(PROMPTS, blocks=1)
+
+
+def test_an_sglang_that_fills_masks_without_a_step_is_refused(monkeypatch, settings, model):
+    class Stepless(LowConfidence):
+        def run(self, model_runner, forward_batch, algo_states=None):
+            forward_batch.input_ids.fill_(5)
+            return None, [], None, None, False
+
+    table = install(monkeypatch, (Stepless, JointThreshold))
+    table["LowConfidence"] = Stepless
+    sglang.register()
+    marking = table["DLLMarkLowConfidence"](config({"dllmark": settings}))
+    with pytest.raises(DllmarkError, match="without calling step"):
+        Server(marking, model).serve(PROMPTS, blocks=1)
+
+
+def test_an_sglang_without_steps_gets_no_algorithm(monkeypatch):
+    table = install(monkeypatch, ())
+    table["LowConfidence"] = table["JointThreshold"] = Algorithm
+    with pytest.raises(DllmarkError, match=r"sglang>=0\.5\.18"):
+        sglang.register()
+    assert not any(name.startswith("DLLMark") for name in table)
+
+
+def test_without_sglang_the_plugin_says_what_to_install():
+    with pytest.raises(DllmarkError, match=r"pip install 'sglang>=0\.5\.18'"):
+        sglang.register()
+
+
+def test_the_log_names_the_key_and_the_count_and_no_secret(
+    algorithms, settings, model, small_key, caplog
+):
+    with caplog.at_level(logging.INFO, logger="dllmark"):
+        marking = algorithms[NAMES[0]](config({"dllmark": settings}))
+        Server(marking, model).serve(PROMPTS, blocks=12)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == f"dllmark marks with key {small_key.id}"
+    counts = [int(line.split()[3]) for line in lines[1:]]
+    assert 1 < len(counts) < 12
+    assert all(later >= 2 * earlier for earlier, later in pairwise(counts))
+    assert small_key.secret.reveal().hex() not in caplog.text
+
+
+def test_the_package_announces_the_plugin():
+    [plugin] = entry_points(group="sglang.srt.plugins", name="dllmark")
+    assert plugin.load() is sglang.register
