@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from dllmark.files import atomic_write
+from dllmark.files import append_line, atomic_write, whole_lines
 
 
 def contents(folder):
@@ -87,3 +87,13 @@ def test_a_file_gets_the_mode_asked_for(tmp_path, mode, overwrite):
     with atomic_write(tmp_path / "table", mode=mode, overwrite=overwrite) as file:
         file.write(b"all of it")
     assert stat.S_IMODE((tmp_path / "table").stat().st_mode) == mode
+
+
+def test_appended_lines_replace_one_that_was_cut_off(tmp_path):
+    path = tmp_path / "lines"
+    assert whole_lines(path) == ([], 0)
+    end = append_line(path, 0, b"one\n")
+    path.write_bytes(b"one\ntw")
+    assert whole_lines(path) == ([b"one"], end)
+    assert append_line(path, end, b"two\n") == 8
+    assert path.read_bytes() == b"one\ntwo\n"

@@ -37,3 +37,22 @@ def atomic_write(path: Path, *, mode: int = 0o644, overwrite: bool = True) -> It
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def whole_lines(path: Path) -> tuple[list[bytes], int]:
+    """Return the lines of a file that is appended to, and where they end.
+
+    What follows its last line end was cut off and does not count. A file that is not there has no
+    lines.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    *lines, cut_off = content.split(b"\n")
+    return lines, len(content) - len(cut_off)
+
+
+def append_line(path: Path, end: int, line: bytes) -> int:
+    """Write a line at the end of a file's whole lines, and return where they end then."""
+    with path.open("ab") as file:
+        if file.tell() > end:
+            file.truncate(end)
+        return end + file.write(line)

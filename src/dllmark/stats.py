@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -126,6 +127,7 @@ class Interval:
     high: float
 
 
+@lru_cache(maxsize=4096)  # tables have the same few shares over and over
 def share_interval(hits: int, total: int, confidence: float = 0.95) -> Interval:
     """Return hits/total with its Clopper-Pearson interval.
 

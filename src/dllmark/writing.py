@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from dllmark.documents import open_input
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
+from dllmark.files import append_line, whole_lines
 from dllmark.key import WatermarkKey
 from dllmark.models.loading import Model, load_model
 from dllmark.sampling import Dream, Generation, Llada, Parallel, Sampler, check_prompts, generate
@@ -172,17 +173,13 @@ class Job:
 
 
 def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[int, int]:
-    """Return how many prompts a file answers, and in how many bytes.
-
-    What follows its last line end was cut off and does not count.
-    """
+    """Return how many prompts a file answers, and in how many bytes."""
     try:
-        content = path.read_bytes() if path.exists() else b""
+        lines, size = whole_lines(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: make the folder {path.parent} first")
-    *lines, cut_off = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         record = _record(line)
         if number > len(prompts) or record.get("prompt") != prompts[number - 1]:
@@ -192,15 +189,12 @@ def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[
         else:
             continue
         raise InputError(f"{path}:{number} {problem}: give another output file, or remove this one")
-    return len(lines), len(content) - len(cut_off)
+    return len(lines), size
 
 
 def _write(path: Path, end: int, line: str) -> int:
-    """Write a line at the end of a file's whole lines, and return where they end then."""
+    """Append a line, and return where the file's lines end then."""
     try:
-        with path.open("ab") as file:
-            if file.tell() > end:
-                file.truncate(end)
-            return end + file.write(line.encode())
+        return append_line(path, end, line.encode())
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,140 @@
+"""What an experiment found, as Markdown, CSV, JSON and, where there are curves, a plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dllmark.experiments.settings import RATES
+from dllmark.files import atomic_write
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of one panel of a plot."""
+
+    panel: str
+    name: str
+    points: list[tuple[float, float]]
+
+
+@dataclass
+class Report:
+    """Rows that each hold what was measured under one setting, and curves drawn from them.
+
+    >>> report = Report("A table", {"model": "embedded"})
+    >>> report.add({"strategy": "kgw", "mean z": 2.0})
+    >>> print(report.markdown().splitlines()[-1])
+    | kgw | 2.00 |
+    """
+
+    title: str
+    about: dict[str, Any]
+    axes: tuple[str, str] = ("", "")
+    rows: list[Row] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+
+    def add(self, row: Row, theirs: tuple[float, ...] | None = None, model: str = "") -> None:
+        """Add a row, and to its right the paper's rates for it, named by the paper's model."""
+        if theirs is not None:
+            row = row | {
+                f"{100 * rate:g} % FPR, {model}": value
+                for rate, value in zip(RATES, theirs, strict=True)
+            }
+        self.rows.append(row)
+
+    def markdown(self) -> str:
+        """Return the title, what was run, and the rows as a table; an interval is in brackets."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        shown = [name for name in names if not name.endswith((", low", ", high"))]
+        about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.about.items())
+        lines = [f"# {self.title}", "", about, "", _line(shown), _line(["---"] * len(shown))]
+        lines += [_line([_cell(row, name) for name in shown]) for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def write(self, folder: Path, name: str) -> list[Path]:
+        """Write all forms of the report into a folder, each when it is complete."""
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"title": self.title, "about": self.about, "rows": self.rows}
+        contents = {
+            "md": self.markdown(),
+            "csv": self._csv(),
+            "json": json.dumps(_finite(record), indent=1, ensure_ascii=False) + "\n",
+        }
+        paths = [folder / f"{name}.{ending}" for ending in contents]
+        for path, content in zip(paths, contents.values(), strict=True):
+            with atomic_write(path) as file:
+                file.write(content.encode())
+        if self.curves:
+            paths.append(folder / f"{name}.png")
+            self._draw(paths[-1])
+        return paths
+
+    def _csv(self) -> str:
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def _draw(self, path: Path) -> None:
+        """Draw the curves, a panel for each group of them."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        panels = list(dict.fromkeys(curve.panel for curve in self.curves))
+        across = min(3, len(panels))
+        down = math.ceil(len(panels) / across)
+        figure, axes = pyplot.subplots(
+            down, across, figsize=(4.5 * across, 3.5 * down), squeeze=False
+        )
+        for axis, panel in zip(axes.flat, panels, strict=False):
+            for curve in self.curves:
+                if curve.panel == panel:
+                    x, y = zip(*curve.points, strict=True)
+                    axis.plot(x, y, marker="o", markersize=3, label=curve.name)
+            axis.set(title=panel, xlabel=self.axes[0], ylabel=self.axes[1])
+            axis.legend(fontsize=7)
+        for axis in list(axes.flat)[len(panels) :]:
+            axis.axis("off")
+        figure.tight_layout()
+        with atomic_write(path) as file:
+            figure.savefig(file, format="png", dpi=150)
+        pyplot.close(figure)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(row: Row, name: str) -> str:
+    value = row.get(name)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, float):
+        text = f"{value:.2f}" if "z" in name or "PPL" in name else f"{value:g}"
+        if f"{name}, low" in row:
+            digits = 1 if value >= 10 else 3 if value < 1 else 2
+            low, high = (f"{row[f'{name}, {end}']:.{digits}f}" for end in ("low", "high"))
+            text = f"{value:.{digits}f} ({low}–{high})"
+        return text
+    return " ".join(str(value).replace("|", "\\|").split())
+
+
+def _finite(value: Any) -> Any:
+    """Return plain JSON values: what is not a number is null."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""How good texts are: perplexity under a causal model, repetition, and length."""

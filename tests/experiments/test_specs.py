@@ -1,0 +1,153 @@
+"""Every table and figure runs on a small model; its numbers are those of a naive computation."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_model
+
+from dllmark.attacks.endpoint import GivenUp
+from dllmark.detect import Detector
+from dllmark.experiments import paper, specs
+from dllmark.experiments.lab import Lab
+from dllmark.experiments.settings import METHODS, Dataset, Protocol, Setting
+from dllmark.quality.perplexity import Judge
+
+PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
+
+
+@pytest.fixture(scope="module")
+def model(small_tokenizer):
+    """One whose texts never end early."""
+    torch.set_num_threads(1)
+    return replace(tiny_model(small_tokenizer), end_ids=())
+
+
+@pytest.fixture(scope="module")
+def lab(model, tmp_path_factory):
+    prompts = [f"w{number} w{number + 1}" for number in range(8)]
+    truths = ["w3 w4"] * 8
+    datasets = [Dataset("C4", prompts, truths, False), Dataset("ELI5", prompts, truths, True)]
+    return Lab(model, datasets, tmp_path_factory.mktemp("lab"), PROTOCOL, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def table(lab):
+    return specs.table1(lab)
+
+
+def test_table_1_has_every_strategy_under_both_scorings_beside_the_paper(table):
+    rows = [(row["prompts"], row["scoring"], row["strategy"]) for row in table.rows]
+    strategies = (*METHODS, "expected-bidirectional")
+    assert rows == [
+        (d, s, m) for d in ("C4", "ELI5") for s in ("unique", "all") for m in strategies
+    ]
+    best = next(row for row in table.rows if row["strategy"] == "predictive-bidirectional")
+    assert best["1 % FPR, LLaDA-Instruct-8B"] == 92.0
+
+
+@pytest.mark.parametrize("scoring", ["unique", "all"])
+def test_a_rate_is_the_share_above_the_largest_unmarked_scores(lab, table, scoring):
+    dataset = lab.datasets[0]
+    detector = Detector(lab.key(0.5), lab.model.tokenizer, scoring=scoring)
+
+    def scores(setting):
+        return [detector.detect(text["ids"][:30]).z for text in lab.texts(dataset, setting)]
+
+    plain, marked = scores(Setting(None)), scores(Setting("kgw"))
+    [row] = [
+        row for row in table.rows
+        if (row["prompts"], row["scoring"], row["strategy"]) == ("C4", scoring, "kgw")
+    ]  # fmt: skip
+    assert row["TPR at 1 % FPR"] == 100 * np.mean([z > max(plain) for z in marked])
+    assert row["mean z"] == pytest.approx(np.mean(marked))
+    assert row["TPR at 1 % FPR, low"] <= row["TPR at 1 % FPR"] <= row["TPR at 1 % FPR, high"]
+
+
+def test_table_2_says_which_paraphrasers_were_not_run(lab):
+    report = specs.table2(lab, {"paraphrase": None, "dipper": None})
+    rows = {(row["prompts"], row["attack"], row["ratio"], row["strategy"]) for row in report.rows}
+    assert len(rows) == len(report.rows) == 2 * len(paper.TABLE_2)
+    not_run = {row["attack"] for row in report.rows if row["texts"] == "not run"}
+    assert not_run == {"paraphrase", "dipper"}
+
+
+def test_table_2_scores_paraphrases_and_asks_for_each_once(lab):
+    asked = []
+
+    def answers(records):
+        for number, record in enumerate(records):
+            asked.append(record.text)
+            yield number, GivenUp("tired") if number == 0 else "w1 w2 w3 w4 w5 w6"
+
+    paraphrasers = {"paraphrase": specs.Paraphraser({"name": "test"}, answers), "dipper": None}
+    first = specs.table2(lab, paraphrasers)
+    count = len(asked)
+    assert count == 2 * 4 * 8
+    [row] = [
+        row for row in first.rows
+        if (row["prompts"], row["attack"], row["strategy"]) == ("C4", "paraphrase", "kgw")
+    ]  # fmt: skip
+    expected = Detector(lab.key(0.5), lab.model.tokenizer).detect("w1 w2 w3 w4 w5 w6").z
+    assert row["mean z"] == pytest.approx(expected)
+    specs.table2(lab, paraphrasers)
+    assert len(asked) == count + 2 * 4  # only the ones given up
+
+
+def test_table_3_and_the_figures_cover_the_papers_grid(lab):
+    table = specs.table3(lab)
+    assert {(row["prompts"], row["γ"], row["δ"]) for row in table.rows} == set(paper.TABLE_3)
+    assert all(np.isnan(row["median PPL"]) for row in table.rows)  # there is no judge
+    curves = specs.figure2(lab).curves
+    assert len(curves) == 2 * 3 * 4
+    assert [x for x, _ in curves[0].points] == [10.0, 20.0, 30.0]
+    points = specs.figure3(lab).rows
+    assert len(points) == 2 * 3 * 5
+    assert [row["δ"] for row in points[:5]] == [0.0, 1.0, 2.0, 5.0, 10.0]
+
+
+def test_a_stronger_mark_scores_higher_in_figure_2(lab):
+    rows = specs.figure2(lab).rows
+    z = {row["δ"]: row["mean z"] for row in rows
+         if (row["prompts"], row["γ"], row["tokens"]) == ("C4", 0.5, 30)}  # fmt: skip
+    assert z[10.0] > z[1.0]
+
+
+def test_examples_show_what_people_and_the_model_wrote(lab):
+    rows = specs.examples(lab).rows
+    assert [row["prompts"] for row in rows] == ["C4", "C4", "ELI5", "ELI5"]
+    assert rows[0]["people wrote"] == "w3 w4"
+    dataset = lab.datasets[0]
+    assert rows[0]["clean text"] == lab.texts(dataset, Setting(None))[0]["text"]
+    assert rows[0]["marked text"] != rows[0]["clean text"]
+
+
+def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
+    model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(specs, "SWEEP", (1.0, 4.0))
+    dataset = Dataset("C4", ["w1", "w2"], ["w3", "w4"], False)
+    report = specs.frontier(Lab(model, [dataset], tmp_path, PROTOCOL))
+    assert len(report.rows) == 2 * 2 * 5 * 2
+    assert len(report.curves) == 2 * 2 * 5
+    assert {row["tokens a step"] for row in report.rows} == {1, 4}
+
+
+def test_perplexity_is_the_judges_and_is_kept(lab, model, tmp_path, monkeypatch):
+    calls = []
+
+    def counted(judge, pairs):
+        calls.append(len(pairs))
+        return [float(len(text)) for _, text in pairs]
+
+    monkeypatch.setattr("dllmark.experiments.lab.perplexities", counted)
+    judged = Lab(model, lab.datasets, lab.folder, PROTOCOL, Judge("a/judge", None, None))
+    dataset, setting = lab.datasets[0], Setting("kgw")
+    expected = [len(text["text"]) for text in lab.texts(dataset, setting)]
+    assert judged.perplexity(dataset, setting, [0, 1]).tolist() == expected[:2]
+    assert judged.perplexity(dataset, setting, [1, 2]).tolist() == expected[1:3]
+    assert calls == [2, 1]
+    [path] = lab.folder.glob("perplexity/a--judge/C4/*.json")
+    assert json.loads(path.read_text()).keys() == {"0", "1", "2"}
