@@ -1,0 +1,1 @@
+"""Detection and generation over HTTP, and the page that shows both."""

@@ -1,0 +1,177 @@
+"""The application: routes, errors in one shape, and the page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, PlainTextResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from dllmark import __version__
+from dllmark.errors import DllmarkError
+from dllmark.server import detect_api, generate_api, openai_api
+from dllmark.server.access import Tokens
+from dllmark.server.guard import Guard
+from dllmark.server.refusal import ErrorBody, Refusal
+from dllmark.server.service import Service
+
+PAGE = Path(__file__).parent / "page"
+PAGE_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+"""Given here because a system's own table may be wrong, and browsers are told not to guess."""
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": description}
+    for status, description in (
+        (400, "What was asked cannot be done."),
+        (401, "The token is missing or wrong."),
+        (404, "There is no such thing here."),
+        (413, "The body, a text or the number of texts is too large."),
+        (421, "Without tokens, the server answers to its loopback address only."),
+        (422, "The body is not what is expected."),
+        (429, "Too many requests; Retry-After says when to come back."),
+    )
+}
+
+
+class Health(BaseModel):
+    """That the server runs."""
+
+    status: str = "ok"
+
+
+class KeyInfo(BaseModel):
+    """A key's public name and its share of green pairs."""
+
+    id: str
+    gamma: float
+
+
+class ServerInfo(BaseModel):
+    """What this server can do and how much of it."""
+
+    version: str
+    public: bool
+    fpr: float
+    keys: list[KeyInfo]
+    model: str | None
+    strategies: list[str]
+    limits: dict[str, int]
+
+
+def make_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
+    """Return the application of a service; without tokens, anyone who reaches it may ask.
+
+    >>> from dllmark.server.service import Service
+    >>> make_app(Service([key], Detector(key).tokenizer)).title
+    'dllmark'
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="dllmark",
+        version=__version__,
+        summary="Write text with a watermark, and recognise it.",
+        docs_url=None,  # FastAPI's pages load scripts from other hosts; ours is page/docs.html
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=REFUSALS,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.state.started = int(time.time())
+    app.add_middleware(Guard, service=service, tokens=tokens)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(DllmarkError, _unusable)
+    app.include_router(detect_api.router)
+    if service.model:
+        app.include_router(generate_api.router)
+        app.include_router(openai_api.router)
+    _add_own_routes(app, service)
+    _add_page(app)
+    return app
+
+
+def _add_own_routes(app: FastAPI, service: Service) -> None:
+    """Add what tells about the server itself."""
+
+    @app.get("/healthz", tags=["server"])
+    async def healthz() -> Health:
+        """Say that the server runs; needs no token."""
+        return Health()
+
+    @app.get("/metrics", tags=["server"], response_class=PlainTextResponse)
+    async def metrics() -> PlainTextResponse:
+        """Give counts and durations in Prometheus' text format."""
+        text = service.metrics.render(len(service.writer.held) if service.writer else 0)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    @app.get("/v1/server", tags=["server"])
+    async def server() -> ServerInfo:
+        """Say what this server can do, and its limits."""
+        strategies = generate_api.STRATEGIES if service.model and not service.public else []
+        return ServerInfo(
+            version=__version__,
+            public=service.public,
+            fpr=service.fpr,
+            keys=[KeyInfo(id=key.id, gamma=key.gamma) for key in service.keys],
+            model=service.model_name,
+            strategies=list(strategies),
+            limits=vars(service.limits),
+        )
+
+
+def _add_page(app: FastAPI) -> None:
+    """Add the files of the page: each has a route, so that no path leads elsewhere."""
+
+    def add(path: str, file: Path) -> None:
+        async def send() -> FileResponse:
+            return FileResponse(file, media_type=PAGE_TYPES[file.suffix])
+
+        app.add_api_route(path, send, include_in_schema=False)
+
+    add("/", PAGE / "index.html")
+    add("/docs", PAGE / "docs.html")
+    for file in PAGE.iterdir():
+        if file.suffix in PAGE_TYPES:
+            add(f"/page/{file.name}", file)
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    """Write a refusal, ours or the router's (404, 405), in the one shape."""
+    if isinstance(error, Refusal):
+        return error.response()
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    headers = dict(error.headers) if error.headers else None
+    return Refusal(error.status_code, code, error.detail, headers=headers).response()
+
+
+def _invalid(_: Request, error: Exception) -> Response:
+    """Say what is wrong with a body, without repeating it."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:])
+    message = f"{where}: {first['msg']}" if where else str(first["msg"])
+    return Refusal(422, "invalid_body", message, param=where or None).response()
+
+
+def _unusable(_: Request, error: Exception) -> Response:
+    """Pass on what the library says of a request it cannot serve."""
+    return Refusal(400, "unusable", str(error)).response()

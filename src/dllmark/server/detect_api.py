@@ -1,0 +1,112 @@
+"""POST /v1/detect: say of texts whether one of the server's keys marked them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from dllmark.server.service import Service
+
+router = APIRouter(tags=["detection"])
+
+Mark = Literal["green", "red", "not scored"]
+Results = list[dict[str, Any]]
+VerdictName = Literal["watermarked", "not detected", "too short"]
+
+
+class DetectRequest(BaseModel):
+    """One text or several, and how to score them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Annotated[str | list[str], Field(description="One text, or a list of texts.")]
+    fpr: Annotated[
+        float | None,
+        Field(gt=0, lt=1, description="The verdict's false-positive rate; else the server's."),
+    ] = None
+    scoring: Annotated[
+        Literal["unique", "all"] | None,
+        Field(description="Score each distinct pair once (unique, the default), or every pair."),
+    ] = None
+    explain: Annotated[bool, Field(description="Also give every token with its colour.")] = False
+    spans: Annotated[bool, Field(description="Also give the stretches that are marked.")] = False
+
+
+class TokenColour(BaseModel):
+    """A token: characters start to end of the text, and the colour of the pair it ends."""
+
+    start: int
+    end: int
+    text: str
+    mark: Mark
+
+
+class Stretch(BaseModel):
+    """Characters start to end of the text, which carry the mark."""
+
+    start: int
+    end: int
+    pairs: int
+    green: int
+    p_value: float
+
+
+class Evidence(BaseModel):
+    """A verdict and all that it rests on. "watermarked" means consistent with the key."""
+
+    verdict: VerdictName
+    z: float
+    p_value: Annotated[float, Field(description="Corrected for the number of keys tried.")]
+    pairs: int
+    green: int
+    green_fraction: float
+    gamma: float
+    fpr: float
+    scoring: Literal["unique", "all"]
+    key_id: Annotated[str, Field(description="The key that fits best.")]
+    scheme: str
+    keys_tried: int
+    tokens: list[TokenColour] | None = None
+    spans: list[Stretch] | None = None
+
+
+class CoarseEvidence(BaseModel):
+    """What a public server tells: the verdict, and a class of p-values."""
+
+    verdict: VerdictName
+    p_value_at_most: float
+
+
+class DetectResponse(BaseModel):
+    """A result for each text, in their order."""
+
+    results: list[Evidence | CoarseEvidence]
+
+
+@router.post("/v1/detect", response_model=DetectResponse)
+async def detect(asked: DetectRequest, request: Request) -> Response:
+    """Say of each text whether it carries the mark of one of the keys.
+
+    With several keys the one that fits best is named, and p-values are corrected for the number of
+    keys. A public server takes no options, and answers with a verdict and a class of p-values.
+    """
+    service: Service = request.app.state.service
+    service.refuse_if_public(
+        fpr=asked.fpr, scoring=asked.scoring, explain=asked.explain, spans=asked.spans
+    )
+    texts = [asked.text] if isinstance(asked.text, str) else asked.text
+    service.limits.check_texts(texts)
+    results, body = await service.run(_answer, service, texts, asked)
+    service.count(results)
+    return Response(body, media_type="application/json")
+
+
+def _answer(service: Service, texts: list[str], asked: DetectRequest) -> tuple[Results, bytes]:
+    """Return the results, and as JSON: a long explanation takes a while to write down."""
+    results = service.check(
+        texts, asked.fpr, asked.scoring or "unique", explain=asked.explain, spans=asked.spans
+    )
+    return results, json.dumps({"results": results}).encode()

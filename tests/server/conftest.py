@@ -1,0 +1,58 @@
+"""A server that all tests may ask, and parts for those that need their own."""
+
+import logging
+
+import pytest
+from serving import Gate, serving, tiny_model
+
+from dllmark.key import Secret, WatermarkKey
+from dllmark.server.service import Service
+
+
+@pytest.fixture(scope="session")
+def model(tokenizer):
+    """A model with random weights."""
+    return tiny_model(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def other_key(tokenizer):
+    """A second key for the same tokenizer."""
+    return WatermarkKey(Secret(b"another 16 bytes"), 0.25, tokenizer.id)
+
+
+@pytest.fixture(scope="session")
+def server(key, tokenizer, model):
+    """A server with the fixed key and the tiny model."""
+    with serving(Service([key], tokenizer, model)) as served:
+        yield served
+
+
+@pytest.fixture
+def serve(tokenizer, model):
+    """Start a server with parts of one's own."""
+    running = []
+
+    def start(keys, *, with_model=True, tokens=None, headers=None, **options):
+        service = Service(keys, tokenizer, model if with_model else None, **options)
+        running.append(serving(service, tokens, headers=headers))
+        return running[-1].__enter__()
+
+    yield start
+    for each in running:
+        each.__exit__(None, None, None)
+
+
+@pytest.fixture
+def gate(model):
+    """Holds the tiny model before its next step."""
+    gate = Gate(model)
+    yield gate
+    gate.remove()
+
+
+@pytest.fixture
+def logged(caplog):
+    """What the server logs."""
+    caplog.set_level(logging.DEBUG)
+    return caplog

@@ -1,0 +1,143 @@
+"""The official `openai` client works with a server's address as `base_url`."""
+
+import json
+import re
+from pathlib import Path
+
+import openai
+import pytest
+
+from dllmark import Detector
+from dllmark.models.families import DREAM, EMBEDDED, LLADA
+from dllmark.server.openai_api import Message, conversation
+from dllmark.server.refusal import Refusal
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_the_model_is_listed(client):
+    assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_a_completion_is_marked(client, key, server):
+    answer = client.completions.create(
+        model="tiny", prompt="Once upon a time", max_tokens=64, temperature=1.5, seed=1
+    )
+    [choice] = answer.choices
+    written = server.post(
+        "/v1/generate", prompt="Once upon a time", tokens=64, temperature=1.5, seed=1, chat=False
+    ).json()
+    assert choice.text == written["text"]
+    assert Detector(key).detect(choice.text).green_fraction > 0.6
+    assert answer.usage.completion_tokens == written["tokens"]
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + written["tokens"]
+
+
+def test_a_chat_is_answered_like_a_question(client, server):
+    answer = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Who?"}], max_tokens=32, seed=2
+    )
+    written = server.post("/v1/generate", prompt="Who?", tokens=32, seed=2).json()
+    assert answer.choices[0].message.content == written["text"]
+    assert answer.choices[0].message.role == "assistant"
+
+
+@pytest.mark.parametrize("tokens", [5, 40])
+def test_a_text_has_at_most_the_tokens_asked_for(client, tokens):
+    answer = client.completions.create(model="tiny", prompt="Hm", max_tokens=tokens, seed=3)
+    assert answer.usage.completion_tokens == tokens
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_a_stream_adds_up_to_the_text(client):
+    asked = {"model": "tiny", "prompt": ["One", "Two words"], "max_tokens": 20, "seed": 4, "n": 2}
+    whole = client.completions.create(**asked)
+    pieces, reasons = [[], [], [], []], {}
+    stream = client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    *chunks, last = stream
+    for chunk in chunks:
+        [choice] = chunk.choices
+        pieces[choice.index].append(choice.text)
+        if choice.finish_reason:
+            reasons[choice.index] = choice.finish_reason
+    assert ["".join(parts) for parts in pieces] == [choice.text for choice in whole.choices]
+    assert all(len(parts) > 2 for parts in pieces)
+    assert len({choice.text for choice in whole.choices}) == 4
+    assert reasons == {at: choice.finish_reason for at, choice in enumerate(whole.choices)}
+    assert (last.choices, last.usage) == ([], whole.usage)
+
+
+def test_a_streamed_chat_adds_up_too(client):
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Go on"}], "seed": 5}
+    whole = client.chat.completions.create(**asked, max_completion_tokens=32)
+    stream = client.chat.completions.create(**asked, max_completion_tokens=32, stream=True)
+    text = "".join(chunk.choices[0].delta.content for chunk in stream)
+    assert text == whole.choices[0].message.content
+
+
+def test_what_is_refused_arrives_as_the_clients_own_errors(client):
+    messages = [{"role": "user", "content": "Hello"}]
+    with pytest.raises(openai.NotFoundError, match="the model here is tiny"):
+        client.chat.completions.create(model="gpt", messages=messages)
+    with pytest.raises(openai.BadRequestError, match="stop is not supported here") as refused:
+        client.chat.completions.create(model="tiny", messages=messages, stop="x")
+    assert refused.value.param == "stop"
+    with pytest.raises(openai.BadRequestError, match="513 tokens asked for"):
+        client.chat.completions.create(model="tiny", messages=messages, max_tokens=513)
+    with pytest.raises(openai.UnprocessableEntityError, match="temperature"):
+        client.chat.completions.create(model="tiny", messages=messages, temperature=3)
+
+
+def test_options_that_ask_for_nothing_are_taken(client):
+    answer = client.completions.create(
+        model="tiny", prompt="Hi", max_tokens=4, top_p=1, presence_penalty=0, user="me", stop=None
+    )
+    assert answer.usage.completion_tokens <= 4
+
+
+def said(*turns):
+    return [Message(role=role, content=content) for role, content in turns]
+
+
+def test_a_conversation_is_written_in_the_familys_own_way():
+    turns = said(("user", "Hi"), ("assistant", "Hello."), ("user", "Who?"))
+    assert conversation(LLADA, turns) == (
+        "<|startoftext|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    for family in (LLADA, DREAM, EMBEDDED):
+        assert conversation(family, said(("user", "Hi"))) == family.chat("Hi")
+
+
+def test_a_system_message_replaces_the_familys_own():
+    text = conversation(DREAM, said(("developer", "Be brief."), ("user", "Hi")))
+    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi")
+    assert "helpful assistant" not in text
+
+
+def test_a_model_for_single_questions_is_not_given_a_conversation():
+    parts = [{"type": "text", "text": "Who"}, {"type": "text", "text": "?"}]
+    asked = said(("system", "Be brief."), ("user", parts))
+    assert conversation(EMBEDDED, asked) == "<|user|>Be brief.\n\nWho?<|assistant|>"
+    with pytest.raises(Refusal, match="answers one question"):
+        conversation(EMBEDDED, said(("user", "Hi"), ("assistant", "Hello."), ("user", "Who?")))
+
+
+def test_the_examples_of_the_page_on_serving_work(server):
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    page = page.replace("http://127.0.0.1:8000", server.url).replace('"embedded"', '"tiny"')
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(example, names)
+    names["client"].close()
+    assert names["answer"].choices[0].message.content
+    [body] = re.findall(r"-d '(.*?)'", page)
+    results = server.post("/v1/detect", **json.loads(body)).json()["results"]
+    assert [result["verdict"] for result in results] == ["too short", "too short"]
