@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 from dllmark.detect import Detector
@@ -18,6 +20,11 @@ settings.load_profile("dllmark")
 
 if importlib.util.find_spec("triton") is None:  # it exists for Linux alone
     collect_ignore = ["src/dllmark/kernels.py", "tests/kernel_cases.py", "tests/gpu.py"]
+elif not torch.cuda.is_available():  # for its interpreter, before anything else imports it
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton.language  # noqa: F401
+
+    del os.environ["TRITON_INTERPRET"]
 
 SMALL_VOCABULARY = ["<pad>", "<end>", "<mask>", *(f"w{number}" for number in range(32))]
 

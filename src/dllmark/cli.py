@@ -7,15 +7,20 @@ Heavy imports stand inside the commands, so that `--help` answers at once.
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import typer
 from rich.table import Table
 
+from dllmark.attacks.command import app as attack_app
 from dllmark.errors import DllmarkError, InputError, TokenizerError
+from dllmark.experiments.command import reproduce
+from dllmark.scan.command import scan
+from dllmark.server.command import serve
 from dllmark.terminal import (
     ERROR,
     err,
@@ -41,6 +46,8 @@ app = typer.Typer(
     help="Watermark text written by diffusion language models, and recognise it later.",
 )
 
+T = TypeVar("T")
+
 STRATEGY_NAMES = "kgw, predictive, bidirectional, predictive-bidirectional, expected-bidirectional"
 DEFAULT_STRATEGY = "predictive-bidirectional"
 EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
@@ -55,6 +62,10 @@ TokenizerOption = Annotated[
 ScoringOption = Annotated[
     Literal["unique", "all"],
     typer.Option(help="Score each distinct pair once, or every pair as in the paper."),
+]
+NormalizeOption = Annotated[
+    bool,
+    typer.Option("--normalize", help="Undo invisible characters and lookalike letters first."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -137,6 +148,7 @@ def detect(
     spans: Annotated[
         bool, typer.Option("--spans", help="Show which stretches carry the mark.")
     ] = False,
+    normalize: NormalizeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a text carries the key's watermark.
@@ -148,9 +160,10 @@ def detect(
 
     detector = _detector(key, fpr, scoring, tokenizer)
     if not (jsonl or file.endswith(".jsonl")):
-        raise typer.Exit(_report_one(detector, read_text(file), explain, spans, as_json))
+        document = next(_normalized([read_text(file)], normalize))
+        raise typer.Exit(_report_one(detector, document, explain, spans, as_json))
     verdicts, errors = set(), 0
-    for item, detection in detect_documents(detector, read_jsonl(file)):
+    for item, detection in detect_documents(detector, _normalized(read_jsonl(file), normalize)):
         if detection is None:
             errors += 1
             print_error(str(item))
@@ -177,6 +190,7 @@ def calibrate(
     plot: Annotated[
         Path | None, typer.Option(help="Write a PNG: observed against expected p-values.")
     ] = None,
+    normalize: NormalizeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the false-positive rate on your own unwatermarked texts, and the thresholds."""
@@ -189,7 +203,7 @@ def calibrate(
     detector = _detector(key, 0.01, scoring, tokenizer)
     detections = []
     with err.status("scoring") as status:
-        for item, detection in detect_documents(detector, read_jsonl(file)):
+        for item, detection in detect_documents(detector, _normalized(read_jsonl(file), normalize)):
             if detection is None:
                 raise InputError(str(item))
             if isinstance(item, Document) and item.watermark is not None:
@@ -295,6 +309,17 @@ def generate(
         print_json(text.to_dict()) if as_json else print_text(text.text)
 
 
+app.command()(serve)
+
+
+app.add_typer(attack_app, name="attack")
+
+app.command()(reproduce)
+
+
+app.command()(scan)
+
+
 @app.command()
 def demo() -> None:
     """Watch the embedded model write with and without the watermark, and detect both."""
@@ -315,6 +340,18 @@ def _detector(key: Path, fpr: float, scoring: Literal["unique", "all"], at: str 
     except TokenizerError as error:
         raise TokenizerError(f"{error}. If it was moved, say with --tokenizer where to") from None
     return Detector(loaded, tokenizer, fpr=fpr, scoring=scoring)
+
+
+def _normalized(items: Iterable[T], asked: bool) -> Iterator[T]:
+    """Yield documents, normalised if asked, and errors as they are."""
+    from dllmark.documents import Document
+    from dllmark.normalize import normalize
+
+    for item in items:
+        if asked and isinstance(item, Document):
+            yield replace(item, text=normalize(item.text))
+        else:
+            yield item
 
 
 def _report_one(

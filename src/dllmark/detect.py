@@ -217,20 +217,9 @@ class Detector:
 
     def _detections(self, texts: Sequence[Ids]) -> list[Detection]:
         """Score several sequences of ids at once."""
-        count = len(texts)
         ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts])
-        text = np.repeat(np.arange(count), [len(one) for one in texts])
-        left, right = ids[:-1], ids[1:]
-        usable = self.tokenizer.scored[left] & self.tokenizer.scored[right]
-        usable &= text[:-1] == text[1:]
-        left, right, text = left[usable], right[usable], text[1:][usable]
-        if self.scoring == "unique":
-            bits = self.tokenizer.vocab_size.bit_length()
-            code = np.unique((text << 2 * bits) | (left << bits) | right)
-            token = (1 << bits) - 1
-            left, right, text = (code >> bits) & token, code & token, code >> 2 * bits
-        green = np.bincount(text[self._green.pairs(left, right)], minlength=count)
-        pairs = np.bincount(text, minlength=count)
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        [green], pairs = count_pairs([self._green], self.tokenizer, ids, lengths, self.scoring)
         gamma = self.identity.gamma
         scores = zip(
             z_score(green, pairs, gamma).tolist(),
@@ -259,6 +248,50 @@ class Detector:
             once[first] = True
             scored = scored & once
         return scored, self._green.pairs(left, right)
+
+
+def count_pairs(
+    lists: Sequence[GreenList],
+    tokenizer: Tokenizer,
+    ids: Ids,
+    lengths: NDArray[np.int64],
+    scoring: Scoring = "unique",
+) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """Return for each green list the green pairs of each text, and the pairs of each text.
+
+    The texts stand one behind the other in `ids`.
+
+    >>> tokenizer, ids = load_tokenizer("embedded"), np.arange(100, 109)
+    >>> count_pairs([HashedGreenList(key, 16384)], tokenizer, ids, np.array([4, 5]))[1]
+    array([3, 4])
+    """
+    count = len(lengths)
+    text = np.repeat(np.arange(count), lengths)
+    left, right = ids[:-1], ids[1:]
+    usable = tokenizer.scored[left] & tokenizer.scored[right]
+    usable &= text[:-1] == text[1:]
+    left, right, text = left[usable], right[usable], text[1:][usable]
+    which: slice | NDArray[np.int64] = slice(None)
+    if scoring == "unique":
+        # One sort brings the repeats within a text together, and also those between texts: every
+        # pair is coloured once for all texts. `np.unique` takes far longer than sorting.
+        bits, low = tokenizer.vocab_size.bit_length(), count.bit_length()
+        code = np.sort((((left << bits) | right) << low) | text)
+        code = code[_first_of_run(code)]
+        text, pair = code & ((1 << low) - 1), code >> low
+        first = _first_of_run(pair)
+        which = np.cumsum(first) - 1
+        pair = pair[first]
+        left, right = pair >> bits, pair & ((1 << bits) - 1)
+    green = [np.bincount(text[one.pairs(left, right)[which]], minlength=count) for one in lists]
+    return green, np.bincount(text, minlength=count)
+
+
+def _first_of_run(ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return where a value differs from the one before it."""
+    first = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return first
 
 
 def detect_any(

@@ -63,6 +63,11 @@ class Tokenizer:
         """What a key file stores of this tokenizer."""
         return TokenizerId(self.name, self.fingerprint)
 
+    def definition(self) -> str:
+        """Return the whole tokenizer as the content of a tokenizer.json."""
+        whole: str = self._backend.to_str()
+        return whole
+
     def encode(self, text: str) -> Ids:
         """Return the ids of one text, without the special tokens some tokenizers add."""
         return self.encode_many([text])[0]

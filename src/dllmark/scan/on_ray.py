@@ -1,0 +1,117 @@
+"""Scan on a Ray cluster: the same shards and the same work, wherever Ray Data runs it.
+
+Workers need to read the input, not to write the output: they send back the files of a shard, and
+the process that started the scan writes them.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dllmark.errors import DllmarkError, InputError
+from dllmark.files import atomic_write
+from dllmark.scan.plan import Shard
+from dllmark.scan.scoring import Scorer
+from dllmark.scan.work import Job, OnProgress, errors_path, rows_path, scan_shard
+
+
+def scan_on_ray(
+    folder: Path,
+    shards: Sequence[Shard],
+    job: Job,
+    on_progress: OnProgress,
+    workers: int | None,
+    address: str | None,
+) -> None:
+    """Scan shards on the cluster at an address, on the one in use, or on a local one."""
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise DllmarkError("the Ray engine needs Ray: pip install 'dllmark[ray]'") from None
+
+    started = not ray.is_initialized()
+    if started:
+        _connect(address, workers)
+    try:
+        by_index = {shard.index: shard for shard in shards}
+        items = [{"index": one.index, "pieces": json.dumps(one.packed())} for one in shards]
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        results = ray.data.from_items(items, override_num_blocks=len(items)).map(
+            functools.partial(_scan, job=job), num_cpus=1, concurrency=workers
+        )
+        for result in results.iter_rows():
+            if result["failure"]:
+                raise InputError(result["failure"])
+            shard = by_index[result["index"]]
+            with atomic_write(errors_path(folder, shard)) as file:
+                file.write(result["errors"])
+            with atomic_write(rows_path(folder, shard)) as file:
+                file.write(result["rows"])
+            on_progress(shard.size, result["documents"])
+    except ray.exceptions.RayError as error:
+        raise DllmarkError(
+            f"Ray could not finish: {_reason(error)}. What is done is kept; the same command "
+            "continues"
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _connect(address: str | None, workers: int | None) -> None:
+    import ray
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {"num_cpus": workers, "include_dashboard": False}
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise DllmarkError(f"cannot reach the Ray cluster: {_reason(error)}") from None
+
+
+def _scan(item: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Scan one shard, on a node of the cluster; what fails is told, since Ray would retry it."""
+    rows, errors = io.BytesIO(), io.BytesIO()
+    documents = 0
+
+    def count(_: int, more: int) -> None:
+        nonlocal documents
+        documents += more
+
+    shard = Shard.unpacked(item["index"], json.loads(item["pieces"]))
+    failure = ""
+    try:
+        scan_shard(shard, job, _scorer(job), rows, errors, count)
+    except DllmarkError as error:
+        failure = str(error)
+    except OSError as error:
+        failure = f"cannot scan {shard.pieces[0].path}: {error.strerror or error}"
+    return {
+        "index": item["index"],
+        "documents": documents,
+        "failure": failure,
+        "rows": rows.getvalue(),
+        "errors": errors.getvalue(),
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _scorer(job: Job) -> Scorer:
+    """Load the tokenizers once a worker, not once a shard."""
+    return job.scorer()
+
+
+def _reason(error: Exception) -> str:
+    """Return the last line of an error: Ray puts the whole remote traceback before it."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]

@@ -1,0 +1,193 @@
+"""Run a scan from its settings to its summary, and continue one that was cut off.
+
+The output folder holds, in the order in which they appear: `manifest.json` (settings and shards),
+`rows/part-*.parquet`, `unfinished/` (the errors of each shard, until all are done), `errors.jsonl`,
+and the summary. A shard is done when its rows are there. Nothing in these files depends on time, on
+the number of workers or on the engine, so a continued scan ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dllmark import __version__
+from dllmark.errors import InputError
+from dllmark.files import atomic_write
+from dllmark.scan.inputs import InputFile, find_files
+from dllmark.scan.local import scan_here, scan_in_processes
+from dllmark.scan.plan import Shard, cut, shard_size
+from dllmark.scan.reading import LARGEST, Problem
+from dllmark.scan.summary import summarise, write_summary
+from dllmark.scan.work import Job, OnProgress, errors_path, problem_error, rows_path
+
+FORMAT = "dllmark-scan-1"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where a scan runs; no part of it changes the result."""
+
+    name: Literal["local", "ray"] = "local"
+    workers: int | None = None
+    address: str | None = None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What to scan, for what, and where to put the result."""
+
+    inputs: Sequence[str]
+    job: Job
+    folder: Path
+    shard_bytes: int | None = None
+
+    def run(
+        self,
+        engine: Engine,
+        fdr: float | None,
+        on_plan: Callable[[int, int], None] = lambda total, done: None,
+        on_progress: OnProgress = lambda size, documents: None,
+    ) -> dict[str, Any]:
+        """Scan what is not done yet, and return the summary.
+
+        `on_plan` is told the bytes of all shards and of those already done.
+        """
+        if fdr is not None and not 0 < fdr < 1:
+            raise InputError(f"the false discovery rate lies in (0, 1); got {fdr}")
+        if engine.workers is not None and engine.workers < 1:
+            raise InputError(f"a scan needs at least 1 worker; got {engine.workers}")
+        with _locked(self.folder):
+            shards = self._plan()
+            self._clean()
+            left = [shard for shard in shards if not rows_path(self.folder, shard).exists()]
+            total = sum(shard.size for shard in shards)
+            on_plan(total, total - sum(shard.size for shard in left))
+            if left:
+                self._work(left, engine, on_progress)
+            return self._finish(shards, fdr)
+
+    def _plan(self) -> list[Shard]:
+        """Return the shards: those of the manifest, or new ones, which are then written to it."""
+        files = find_files(self.inputs, str(self.folder))
+        settings = self._settings(files)
+        path = self.folder / MANIFEST
+        if path.exists():
+            return _continued(path, settings)
+        if any(not left.name.startswith(f".{MANIFEST}.") for left in self.folder.iterdir()):
+            raise InputError(f"{self.folder} is not empty and holds no scan: give another folder")
+        shards = cut(files, settings["shard_bytes"])
+        record = {"settings": settings, "shards": [shard.packed() for shard in shards]}
+        with _writable(self.folder), atomic_write(path) as file:
+            file.write(json.dumps(record, indent=1).encode() + b"\n")
+        return shards
+
+    def _settings(self, files: list[InputFile]) -> dict[str, Any]:
+        """Return all that decides the rows, and nothing secret."""
+        return {
+            "format": FORMAT,
+            "version": __version__,
+            "keys": [key.identity.to_dict() for key in dict.fromkeys(self.job.keys)],
+            "fpr": self.job.fpr,
+            "columns": asdict(self.job.columns),
+            "shard_bytes": self.shard_bytes or shard_size(files),
+            "largest_document": LARGEST,
+            "files": [list(asdict(file).values()) for file in files],
+        }
+
+    def _clean(self) -> None:
+        """Make the folders, and remove the half-written files of a scan that was killed."""
+        with _writable(self.folder):
+            for folder in (self.folder, self.folder / "rows", self.folder / "unfinished"):
+                folder.mkdir(exist_ok=True)
+                for left in folder.glob(".*.*.*"):  # the names that `atomic_write` gives
+                    left.unlink()
+
+    def _work(self, left: list[Shard], engine: Engine, on_progress: OnProgress) -> None:
+        if engine.name == "ray":
+            from dllmark.scan.on_ray import scan_on_ray
+
+            scan_on_ray(self.folder, left, self.job, on_progress, engine.workers, engine.address)
+            return
+        workers = min(engine.workers or available_cores(), len(left))
+        if workers == 1:
+            scan_here(self.folder, left, self.job, on_progress)
+        else:
+            scan_in_processes(self.folder, left, self.job, on_progress, workers)
+
+    def _finish(self, shards: list[Shard], fdr: float | None) -> dict[str, Any]:
+        """Join the errors, then write the summary; every step can be repeated."""
+        errors = self.folder / "errors.jsonl"
+        with _writable(self.folder):
+            if not errors.exists():
+                with atomic_write(errors) as file:
+                    for shard in shards:
+                        file.write(errors_path(self.folder, shard).read_bytes())
+            shutil.rmtree(self.folder / "unfinished")
+        if self.job.strict:
+            with errors.open("rb") as lines:
+                for line in lines:
+                    raise problem_error(Problem(**json.loads(line)))
+        rows = (rows_path(self.folder, shard) for shard in shards)
+        summary = summarise(rows, errors, self.job.fpr, fdr)
+        write_summary(summary, self.folder)
+        return summary
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _continued(path: Path, settings: dict[str, Any]) -> list[Shard]:
+    """Return the shards of a manifest, if it was made with the same settings."""
+    try:
+        record = json.loads(path.read_bytes())
+        before = record["settings"]
+        shards = [Shard.unpacked(*numbered) for numbered in enumerate(record["shards"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{path} cannot be read: give another folder") from None
+    for name, now in settings.items():
+        if before.get(name) != now:
+            what = "other input files, or they changed" if name == "files" else f"another {name}"
+            raise InputError(
+                f"{path.parent} holds a scan with {what}: give another folder for this one"
+            )
+    return shards
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make the folder, and hold it so that no second scan writes there; a crash lets go of it."""
+    with _writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows, where a folder cannot be held
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise InputError(f"another scan is writing to {folder}: wait for it to end") from None
+    try:
+        yield
+    finally:
+        os.close(held)

@@ -1,0 +1,150 @@
+"""Scan one shard: read its documents, score them block by block, write rows and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dllmark.errors import InputError
+from dllmark.files import atomic_write
+from dllmark.key import WatermarkKey
+from dllmark.scan.encoding import one_thread
+from dllmark.scan.plan import Shard
+from dllmark.scan.reading import Columns, Document, Problem, read_piece
+from dllmark.scan.scoring import Scorer
+from dllmark.text import load_tokenizer
+
+BLOCK_TEXTS = 4096
+BLOCK_CHARACTERS = 1 << 22
+ROW_GROUP = 1 << 16
+
+SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("row", pa.int64()),
+        ("id", pa.string()),
+        ("verdict", pa.string()),
+        ("z", pa.float64()),
+        ("p_value", pa.float64()),
+        ("pairs", pa.int64()),
+        ("key_id", pa.string()),
+    ]
+)
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker must know; it holds the keys, so it is never stored or printed."""
+
+    keys: tuple[WatermarkKey, ...]
+    fpr: float
+    columns: Columns
+    tokenizers: tuple[str, ...] = ()
+    strict: bool = False
+
+    def scorer(self) -> Scorer:
+        """Load the tokenizers, once a process."""
+        one_thread()
+        return Scorer(self.keys, self.fpr, [load_tokenizer(source) for source in self.tokenizers])
+
+
+def rows_path(folder: Path, shard: Shard) -> Path:
+    """Where a shard's rows go: the file that says it is done."""
+    return folder / "rows" / f"{shard.name}.parquet"
+
+
+def errors_path(folder: Path, shard: Shard) -> Path:
+    """Where a shard's errors wait until all shards are done."""
+    return folder / "unfinished" / f"{shard.name}.jsonl"
+
+
+def scan_into(
+    folder: Path, shard: Shard, job: Job, scorer: Scorer, on_progress: OnProgress
+) -> None:
+    """Scan a shard into its two files; each appears whole or not at all, the rows last."""
+    with (
+        atomic_write(rows_path(folder, shard)) as rows,
+        atomic_write(errors_path(folder, shard)) as errors,
+    ):
+        scan_shard(shard, job, scorer, rows, errors, on_progress)
+
+
+def scan_shard(
+    shard: Shard,
+    job: Job,
+    scorer: Scorer,
+    rows: BinaryIO,
+    errors: BinaryIO,
+    on_progress: OnProgress = lambda size, documents: None,
+) -> None:
+    """Write the rows of a shard as Parquet and its errors as JSONL.
+
+    `on_progress` gets the bytes and documents done since it was last called.
+    """
+    waiting: list[pa.RecordBatch] = []
+    with pq.ParquetWriter(rows, SCHEMA, compression="zstd") as writer:
+        for block, done in _blocks(shard, job.columns):
+            documents = [item for item in block if isinstance(item, Document)]
+            for item in block:
+                if isinstance(item, Problem):
+                    if job.strict:
+                        raise problem_error(item)
+                    errors.write(json.dumps(item._asdict()).encode() + b"\n")
+            waiting.append(_rows(documents, scorer))
+            if sum(batch.num_rows for batch in waiting) >= ROW_GROUP:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+            on_progress(done, len(documents))
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+
+
+def problem_error(problem: Problem) -> InputError:
+    """Return what a strict scan ends with."""
+    place = problem.path if problem.row is None else f"{problem.path}:{problem.row}"
+    return InputError(f"{place}: {problem.reason} (without --strict it would only be listed)")
+
+
+def _blocks(shard: Shard, columns: Columns) -> Iterator[tuple[list[Document | Problem], int]]:
+    """Yield the shard's documents in blocks, each with the bytes read since the one before."""
+    block: list[Document | Problem] = []
+    characters = before = told = at = 0
+    for piece in shard.pieces:
+
+        def on_bytes(inside: int, before: int = before, size: int = piece.size) -> None:
+            nonlocal at
+            at = before + min(inside, size)  # a reader looks ahead
+
+        for item in read_piece(piece, columns, on_bytes):
+            block.append(item)
+            characters += len(item.text) if isinstance(item, Document) else 0
+            if len(block) >= BLOCK_TEXTS or characters >= BLOCK_CHARACTERS:
+                yield block, at - told
+                block, characters, told = [], 0, at
+        before += piece.size
+        at = before
+    yield block, at - told
+
+
+def _rows(documents: list[Document], scorer: Scorer) -> pa.RecordBatch:
+    scores = scorer.score([document.text for document in documents])
+    columns: list[Any] = [
+        [document.path for document in documents],
+        [document.row for document in documents],
+        [document.id for document in documents],
+        scores.verdict,
+        scores.z,
+        scores.p_value,
+        scores.pairs,
+        scores.key_id,
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -1,0 +1,134 @@
+"""On a real Ray cluster, a scan gives the bytes that it gives on one machine."""
+
+import io
+import json
+import os
+import signal
+import threading
+
+import pytest
+from corpora import FIXED_TIME, lines, rows, tree
+from processes import feed, make_pipe, open_when_read, reader_of
+
+from dllmark.errors import DllmarkError
+from dllmark.scan import on_ray
+from dllmark.scan.plan import Piece, Shard
+from dllmark.scan.reading import Columns
+from dllmark.scan.run import Engine, Scan
+from dllmark.scan.work import Job, scan_shard
+
+ray = pytest.importorskip("ray", reason="pip install 'dllmark[ray]'")
+
+# Ray's own code opens files, sockets and processes that it leaves to the end of the process.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    # Ray sets options that it has itself deprecated.
+    pytest.mark.filterwarnings("ignore:`use_\\w+` is deprecated:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of two cores on this machine."""
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20,
+        log_to_driver=False, logging_level="ERROR",
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def scan(key, tmp_path):
+    def scan(*inputs, engine, to, shard_bytes=6000, **changes):
+        job = Job(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
+        whole = Scan([str(path) for path in inputs], job, tmp_path / to, shard_bytes)
+        return whole.run(engine, fdr=None)
+
+    return scan
+
+
+def test_both_engines_give_the_same_files(cluster, scan, corpus, tmp_path):
+    local = scan(corpus, engine=Engine(workers=1), to="local")
+    assert scan(corpus, engine=Engine("ray"), to="ray") == local
+    assert tree(tmp_path / "ray") == tree(tmp_path / "local")
+
+
+def test_a_scan_that_one_engine_began_is_finished_by_the_other(cluster, scan, corpus, tmp_path):
+    scan(corpus, engine=Engine(workers=1), to="local")
+    scan(corpus, engine=Engine(workers=1), to="both")
+    (tmp_path / "both" / "rows" / "part-000001.parquet").unlink()
+    scan(corpus, engine=Engine("ray", workers=1), to="both")
+    assert tree(tmp_path / "both") == tree(tmp_path / "local")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc and named pipes")
+def test_the_shard_of_a_killed_worker_is_read_again(cluster, scan, tmp_path, texts):
+    pipe = make_pipe(tmp_path / "a.jsonl")
+
+    def kill_then_feed():
+        held = open_when_read(pipe)
+        first = reader_of(pipe)
+        os.kill(first, signal.SIGKILL)
+        reader_of(pipe, but=first)
+        feed(held, lines(texts))
+
+    helper = threading.Thread(target=kill_then_feed, daemon=True)
+    helper.start()
+    assert scan(pipe, engine=Engine("ray"), to="out")["documents"] == len(texts)
+    helper.join()
+    assert [row["row"] for row in rows(tmp_path / "out")] == [*range(1, len(texts) + 1)]
+
+
+def test_a_strict_scan_stops_and_says_where(cluster, scan, corpus):
+    with pytest.raises(DllmarkError, match=r"a.jsonl:21: not a line of JSON"):
+        scan(corpus, engine=Engine("ray"), to="out", strict=True)
+
+
+def test_an_input_that_cannot_be_read_on_a_node_is_named(cluster, key, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("x")
+
+    def replace_by_a_folder(total, done):
+        path.unlink()
+        path.mkdir()
+
+    job = Job((key,), 1e-6, Columns())
+    with pytest.raises(DllmarkError, match=r"cannot scan .*a.jsonl: Is a directory"):
+        Scan([str(path)], job, tmp_path / "out").run(Engine("ray"), None, replace_by_a_folder)
+
+
+def test_a_node_sends_back_the_files_that_this_machine_would_write(key, tmp_path, texts):
+    (tmp_path / "a.jsonl").write_bytes(lines([*texts, 17]))
+    job, shard = Job((key,), 1e-6, Columns()), Shard(3, (Piece(str(tmp_path / "a.jsonl")),))
+    written, errors = io.BytesIO(), io.BytesIO()
+    scan_shard(shard, job, job.scorer(), written, errors)
+    item = {"index": 3, "pieces": json.dumps(shard.packed())}
+    assert on_ray._scan(item, job) == {
+        "index": 3,
+        "documents": len(texts),
+        "failure": "",
+        "rows": written.getvalue(),
+        "errors": errors.getvalue(),
+    }
+    strict = Job((key,), 1e-6, Columns(), strict=True)
+    assert "a.jsonl:21: neither an object" in on_ray._scan(item, strict)["failure"]
+
+
+def test_a_cluster_that_is_not_there_is_a_clear_error(monkeypatch):
+    def nowhere(**options):
+        raise ConnectionError("traceback\nno cluster at 10.0.0.1:6379")
+
+    monkeypatch.setattr(ray, "init", nowhere)
+    with pytest.raises(DllmarkError, match="cannot reach the Ray cluster: no cluster at"):
+        on_ray._connect("10.0.0.1:6379", None)
+
+
+def test_time_is_not_in_the_result(cluster, scan, tmp_path, texts):
+    path = tmp_path / "b.jsonl"
+    path.write_bytes(lines(texts))
+    os.utime(path, (FIXED_TIME, FIXED_TIME))
+    scan(path, engine=Engine("ray"), to="one")
+    scan(path, engine=Engine("ray"), to="two")
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")

@@ -1,0 +1,323 @@
+"""A scan survives what happens to long runs, and always ends in the same bytes."""
+
+import gzip
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from corpora import FIXED_TIME, errors, lines, rows, tree
+from processes import feed, make_pipe, open_when_read, reader_of
+
+from dllmark.detect import Detector
+from dllmark.errors import DllmarkError, InputError
+from dllmark.key import Secret, WatermarkKey
+from dllmark.scan import work
+from dllmark.scan.reading import Columns
+from dllmark.scan.run import Engine, Scan
+from dllmark.scan.work import Job
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and named pipes")
+
+
+@pytest.fixture
+def scan(key, tmp_path):
+    """Scan into a folder of the given name, in small shards unless told otherwise."""
+
+    def scan(*inputs, to="out", workers=1, fdr=None, shard_bytes=6000, **changes):
+        job = Job(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
+        whole = Scan([str(path) for path in inputs], job, tmp_path / to, shard_bytes)
+        return whole.run(Engine(workers=workers), fdr)
+
+    return scan
+
+
+def test_each_document_gets_a_row_and_each_bad_one_an_error(scan, corpus, tmp_path, texts, key):
+    summary = scan(corpus)
+    found = rows(tmp_path / "out")
+    assert [row["path"].rsplit("/")[-1] for row in found] == [
+        *["a.jsonl"] * 20, *["b.jsonl.gz"] * 7, *["c.parquet"] * 2, "d.txt",
+    ]  # fmt: skip
+    scored = [*texts, *texts[:7], *texts[:2], texts[0]]
+    detector = Detector(key, fpr=1e-6)
+    for row, text in zip(found, scored, strict=True):
+        alone = detector.detect(text)
+        assert (row["verdict"], row["pairs"]) == (alone.verdict.value, alone.pairs)
+        assert row["p_value"] == pytest.approx(alone.p_value)
+        assert (row["z"], row["key_id"]) == (pytest.approx(alone.z), key.id)
+    assert [row["row"] for row in found[:22]] == [*range(1, 21), 1, 2]
+    assert [found[at]["id"] for at in (0, 20, 27, 29)] == ["d0", "d0", "1", None]
+    reasons = [
+        (Path(one["path"]).name, one["row"], one["reason"]) for one in errors(tmp_path / "out")
+    ]
+    assert reasons == [
+        ("a.jsonl", 21, "not a line of JSON"),
+        ("a.jsonl", 22, "the text is null"),
+        ("c.parquet", 3, "the text is null"),
+        ("e.bin", 1, "binary data, not text"),
+    ]
+    assert (summary["documents"], summary["watermarked"], summary["errors"]) == (30, 8, 4)
+
+
+def test_the_number_of_workers_and_a_second_run_change_nothing(scan, corpus, tmp_path):
+    first = scan(corpus)
+    assert scan(corpus, to="two", workers=2) == first  # several shards for each of them
+    assert tree(tmp_path / "two") == tree(tmp_path / "out")
+    before = tree(tmp_path / "out")
+    assert scan(corpus) == first
+    assert tree(tmp_path / "out") == before
+
+
+def test_the_size_of_shards_changes_no_row(scan, corpus, tmp_path):
+    scan(corpus)
+    scan(corpus, to="big", shard_bytes=None)
+    assert rows(tmp_path / "big") == rows(tmp_path / "out")
+    assert len(list((tmp_path / "out" / "rows").iterdir())) > 1
+
+
+def test_the_size_of_blocks_changes_no_row(scan, corpus, tmp_path, monkeypatch):
+    scan(corpus)
+    monkeypatch.setattr(work, "BLOCK_TEXTS", 3)
+    monkeypatch.setattr(work, "ROW_GROUP", 7)
+    scan(corpus, to="small")
+    assert rows(tmp_path / "small") == rows(tmp_path / "out")
+    assert errors(tmp_path / "small") == errors(tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(scan, corpus, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(InputError, match=r"cannot write to .*file"):
+        scan(corpus, to="file")
+
+
+@linux
+def test_killed_at_any_moment_it_continues_to_the_same_bytes(scan, corpus, tmp_path, key_file):
+    scan(corpus / "a.jsonl", to="whole")
+    command = [sys.executable, HERE / "kill_everywhere.py", corpus / "a.jsonl", key_file, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    parts = len(list((tmp_path / "whole" / "rows").iterdir()))
+    assert parts > 1
+    assert result["moments"] >= 2 * (2 * parts + 5)  # each file, before and after it is moved
+    assert result["different"] == []
+
+
+@pytest.fixture
+def piped(tmp_path, texts):
+    """An ordinary file, and a pipe that a scan of both must wait for; each is one shard."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(lines(texts[:10])))
+    return [folder / "a.jsonl.gz", make_pipe(folder / "b.jsonl")]
+
+
+@pytest.fixture
+def start(piped, key_file, tmp_path):
+    """Start a scan of both in a process of its own."""
+
+    def start(folder="out"):
+        os.utime(piped[1], (FIXED_TIME, FIXED_TIME))
+        command = [HERE / "small_shards.py", key_file, tmp_path / folder, 2, 1, *piped]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([sys.executable, *map(str, command)], env=ENVIRONMENT, **pipes)
+
+    return start
+
+
+def wait_for_end(process):
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    poll.poll()
+    os.close(process)
+
+
+@linux
+def test_a_scan_that_is_killed_with_its_workers_at_work_continues(piped, start, tmp_path, texts):
+    pipe, content = piped[1], lines(texts[10:])
+    for folder in ("whole", "killed"):
+        running = start(folder)
+        held = open_when_read(pipe, running)
+        if folder == "killed":
+            worker = os.pidfd_open(reader_of(pipe, running))
+            running.kill()
+            running.communicate()
+            wait_for_end(worker)  # a worker must not outlive the scan
+            os.close(held)
+            running = start(folder)
+            held = open_when_read(pipe, running)
+        feed(held, content)
+        assert (*running.communicate(), running.returncode) == (b"", b"", 0)
+    assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
+    assert len(rows(tmp_path / "killed")) == 20
+
+
+def in_the_background(work, *arguments):
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+@linux
+def test_a_killed_worker_is_replaced_and_its_shard_read_again(piped, scan, tmp_path, texts):
+    def kill_then_feed(pipe):
+        held = open_when_read(pipe)
+        first = reader_of(pipe)
+        os.kill(first, signal.SIGKILL)
+        reader_of(pipe, but=first)
+        feed(held, lines(texts[10:]))
+
+    helper = in_the_background(kill_then_feed, piped[1])
+    scan(*piped, workers=2, shard_bytes=1)
+    helper.join()
+    assert [row["row"] for row in rows(tmp_path / "out")] == [*range(1, 11)] * 2
+    assert not list((tmp_path / "out" / "rows").glob(".*"))
+
+
+@linux
+def test_a_shard_that_kills_every_worker_ends_the_scan_and_is_named(piped, scan, tmp_path):
+    def kill_three(pipe):
+        held, last = open_when_read(pipe), 0
+        for _ in range(3):
+            last = reader_of(pipe, but=last)
+            os.kill(last, signal.SIGKILL)
+        os.close(held)
+
+    helper = in_the_background(kill_three, piped[1])
+    with pytest.raises(DllmarkError, match=r"3 workers in a row were killed .*b\.jsonl"):
+        scan(*piped, workers=2, shard_bytes=1)
+    helper.join()
+
+
+def test_a_full_disk_leaves_no_half_file(corpus, key_file, tmp_path, scan):
+    code = (
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"  # no file may grow beyond
+        "del sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    command = [HERE / "small_shards.py", key_file, tmp_path / "out", 1, 6000, corpus]
+    command = [sys.executable, "-c", code, *map(str, command)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "File too large. What is done is kept; the same command continues" in done.stderr
+    assert [*tree(tmp_path / "out" / "rows")] == []
+    assert not list((tmp_path / "out").rglob(".*"))
+    scan(corpus)
+    scan(corpus, to="whole")
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+OTHER_KEY = Secret(b"another key, yes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"fpr": 0.01}, "another fpr"),
+        ({"columns": Columns("content")}, "another columns"),
+        ({"keys": "other"}, "another keys"),
+    ],
+)
+def test_other_settings_do_not_mix_with_a_scan_that_is_there(scan, corpus, key, changes, what):
+    scan(corpus)
+    if "keys" in changes:
+        changes = {"keys": (WatermarkKey(OTHER_KEY, 0.5, key.tokenizer),)}
+    with pytest.raises(InputError, match=f"holds a scan with {what}: give another folder"):
+        scan(corpus, **changes)
+
+
+def test_an_input_that_changed_does_not_mix_with_a_scan_that_is_there(scan, corpus):
+    scan(corpus)
+    with (corpus / "d.txt").open("a") as file:
+        file.write("more")
+    with pytest.raises(InputError, match="other input files, or they changed"):
+        scan(corpus)
+
+
+def test_a_folder_with_other_files_is_left_alone(scan, corpus, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="not empty and holds no scan"):
+        scan(corpus)
+    assert [*tree(tmp_path / "out")] == ["thesis.txt"]
+
+
+def test_a_damaged_manifest_is_refused(scan, corpus, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read: give another folder"):
+        scan(corpus)
+
+
+@linux
+def test_two_scans_do_not_write_to_one_folder(scan, piped, start):
+    running = start()
+    held = open_when_read(piped[1], running)
+    with pytest.raises(InputError, match="another scan is writing"):
+        scan(piped[0])
+    os.close(held)
+    running.communicate()
+
+
+def test_results_inside_the_input_folder_are_not_scanned(scan, corpus, tmp_path):
+    first = scan(corpus, to="corpus/out")
+    assert scan(corpus, to="corpus/out") == first
+
+
+def test_a_rate_for_discoveries_may_be_given_later(scan, corpus, tmp_path):
+    assert scan(corpus)["benjamini_hochberg"] is None
+    assert scan(corpus, fdr=0.01)["benjamini_hochberg"]["documents"] == 8
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_strict_scan_stops_at_the_first_problem(scan, corpus, tmp_path, workers):
+    with pytest.raises(InputError, match=r"a.jsonl:21: not a line of JSON"):
+        scan(corpus / "a.jsonl", strict=True, workers=workers)
+    assert scan(corpus / "a.jsonl")["errors"] == 2
+    with pytest.raises(InputError, match=r"a.jsonl:21: not a line of JSON"):
+        scan(corpus / "a.jsonl", strict=True)
+
+
+def test_a_strict_scan_of_good_files_is_like_any_other(scan, corpus, tmp_path):
+    assert scan(corpus / "b.jsonl.gz", strict=True)["documents"] == 7
+    with pytest.raises(InputError, match=r"x.parquet: no column 'text'"):
+        pq.write_table(pa.table({"other": ["x"]}), tmp_path / "x.parquet")
+        scan(tmp_path / "x.parquet", to="x", strict=True)
+
+
+@pytest.mark.parametrize(("options", "message"), [({"fdr": 2}, "rate"), ({"workers": 0}, "worker")])
+def test_impossible_settings_are_refused(scan, corpus, options, message):
+    with pytest.raises(InputError, match=message):
+        scan(corpus, **options)
+
+
+def test_progress_adds_up_to_all_bytes_and_documents(corpus, key, tmp_path):
+    planned, told = [], []
+    job = Job((key,), 1e-6, Columns())
+    Scan([str(corpus)], job, tmp_path / "out", 3000).run(
+        Engine(workers=1), None, lambda *plan: planned.append(plan), lambda *done: told.append(done)
+    )
+    size = sum(path.stat().st_size for path in corpus.iterdir())
+    assert planned == [(size, 0)]
+    assert (sum(size for size, _ in told), sum(count for _, count in told)) == (size, 30)
+
+
+def test_nothing_secret_and_no_text_is_written(scan, corpus, tmp_path, key, texts):
+    scan(corpus)
+    written = b"".join(
+        path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()
+    )
+    for form in (key.secret.reveal(), key.secret.reveal().hex().encode()):
+        assert form not in written
+    assert not any(word.encode() in written for word in texts[1].split() if len(word) > 8)
