@@ -19,7 +19,8 @@ settings.register_profile("dllmark", deadline=None)  # a slow machine is not a f
 settings.load_profile("dllmark")
 
 if importlib.util.find_spec("triton") is None:  # it exists for Linux alone
-    collect_ignore = ["src/dllmark/kernels.py", "tests/kernel_cases.py", "tests/gpu.py"]
+    collect_ignore = ["src/dllmark/kernels.py", "src/dllmark/models/fused.py",
+                      "tests/kernel_cases.py", "tests/fused_cases.py", "tests/gpu.py"]  # fmt: skip
 elif not torch.cuda.is_available():  # for its interpreter, before anything else imports it
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.language  # noqa: F401

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from dllmark.models.loading import Model
+from dllmark.models.transformer import unfused
 
 
 def official_step(model: Model, x: Tensor, block_end: int, count: int) -> None:
     """Reveal tokens as LLaDA's generate.py does at temperature 0, in place.
 
     The head and the softmax are computed for every position, and each row's best are taken in a
-    loop.
+    loop. The model is computed by torch's own operations, one after the other.
     """
     mask_index = x == model.mask_id
-    logits = model.transformer(x)
+    with unfused():
+        logits = model.transformer(x)
     x0 = logits.argmax(-1)
     p = logits.softmax(-1)
     x0_p = p.gather(-1, x0[..., None])[..., 0]

@@ -1,9 +1,11 @@
 """Check the kernels on a GPU, and time them: PYTHONPATH=src python3 tests/gpu.py
 
 Needs torch with CUDA, triton and tokenizers, no pytest. Every state of `kernel_cases.py` gives on
-the GPU, by the kernels and by torch, the bits that torch gives on the CPU.
+the GPU, by the kernels and by torch, the bits that torch gives on the CPU. The transformer's
+kernels give what torch gives on the same GPU, but for rounding.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -11,6 +13,19 @@ import time
 
 import numpy as np
 import torch
+from fused_cases import (
+    HEADS,
+    WIDTHS,
+    fused,
+    heads_to_turn,
+    logits_of,
+    make_transformer,
+    near,
+    normed_exactly,
+    some,
+    some_tokens,
+    turned_one_by_one,
+)
 from kernel_cases import (
     DTYPES,
     STATES,
@@ -25,6 +40,7 @@ from kernel_cases import (
 )
 
 import dllmark.watermark
+from dllmark.models.transformer import Norm, rotate, swiglu, turn, unfused
 from dllmark.prf import siphash
 from dllmark.watermark import STRATEGIES
 
@@ -110,6 +126,90 @@ def check_what_is_refused():
     assert done.returncode and b"not among the logits' rows" in done.stderr, done.stderr[-2000:]
 
 
+def check_rotation():
+    for heads in (*HEADS, (32, 32, 128), (28, 4, 128)):
+        for dtype in DTYPES:
+            *before, at, angles = heads_to_turn(*heads, dtype)
+            for x, turned in zip(before, fused.rotate(*before, *angles), strict=True):
+                near(turned, turn(x, angles))
+                near(turned, turned_one_by_one(x, at))
+
+
+def check_gates_and_norms():
+    for width in (*WIDTHS, 3584, 4096, 18_944):
+        for dtype in DTYPES:
+            x, added, weight = (some(2, 3, width, dtype=dtype, seed=n) for n in range(3))
+            weight = weight[0, 0]
+            near(fused.swiglu(x, added), torch.nn.functional.silu(x.double()) * added.double())
+            total, normed = fused.norm(x, added, weight, 1e-5)
+            assert same_bits(total, x + added)
+            near(normed, normed_exactly(total, weight, 1e-5))
+            near(fused.norm(total, None, weight, 1e-5)[1], normed)
+
+
+def apart(one, other):
+    """The largest difference between two tensors, against the largest number in them."""
+    return ((one.float() - other.float()).abs().max() / other.float().abs().max()).item()
+
+
+@torch.inference_mode()
+def check_the_logits_of_a_model():
+    tokens = some_tokens(3, 61)
+    for dtype, most in zip(DTYPES, (1e-5, 0.03, 0.005), strict=True):
+        for shifted in (False, True):
+            model = make_transformer(dtype, shifted=shifted)
+            logits = logits_of(model, tokens)
+            with unfused():
+                plain = logits_of(model, tokens)
+            assert not same_bits(logits, plain), "the kernels were not used"
+            assert apart(logits, plain) < most, f"{dtype}: {apart(logits, plain)}"
+
+
+@torch.inference_mode()
+def check_a_graph_of_a_model():
+    model, tokens = make_transformer(torch.bfloat16), some_tokens()
+    model(tokens)
+    torch.cuda.set_sync_debug_mode("error")
+    model(tokens)
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = model(tokens)
+    before = model(tokens)
+    tokens.copy_(tokens.flip(1))
+    graph.replay()
+    assert apart(logits, model(tokens)) < 0.03 < apart(logits, before)
+
+
+def check_that_a_model_can_be_trained():
+    tokens = some_tokens()
+    model = make_transformer(torch.float32).requires_grad_()
+    compiled = torch.compile(model)
+    for run in (model, compiled):
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            run(tokens).logsumexp(-1).sum().backward()
+        assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        logits = model(tokens)
+        with unfused():
+            assert apart(logits, model(tokens)) < 0.03
+
+
+def check_more_than_2_to_the_31_numbers_of_a_model():
+    length, last = 2**31 // 4096 + 5, slice(-3, None)
+    x = torch.randn(1, length, 4096, dtype=torch.bfloat16, device="cuda")
+    near(fused.swiglu(x, x)[:, last], torch.nn.functional.silu(x[:, last]) * x[:, last])
+    near(fused.norm(x, x, x[0, 0], 1e-5)[0][:, last], 2 * x[:, last])
+    heads = x.view(1, length, 32, 128)
+    angles = [torch.rand(length, 1, 64, device="cuda").repeat(1, 1, 2) for _ in range(2)]
+    angles[1][..., :64] *= -1
+    ends = [angle[last] for angle in angles]
+    for turned in fused.rotate(heads, heads[:, :, :1], *angles):
+        near(turned[:, last], turn(heads[:, last, : turned.shape[2]], ends))
+
+
 def by_torch(check):
     """Run a check without the kernels."""
     takes, dllmark.watermark._takes = dllmark.watermark._takes, lambda *_: False
@@ -127,12 +227,17 @@ def microseconds(watermark, batch, each, revealed_share):
     revealed = torch.rand(batch, 286, generator=rng, device="cuda") < revealed_share
     logits = torch.randn(batch, 33, SIZE, generator=rng, device="cuda").bfloat16()
     positions = rows[:, 1 : 3 * each : 3].contiguous()
-    watermark.bias(tokens, revealed, logits, positions, rows)
+    return in_a_graph(lambda: watermark.bias(tokens, revealed, logits, positions, rows))
+
+
+def in_a_graph(work):
+    """The microseconds of some work, one of many in a graph."""
+    work()
     torch.cuda.synchronize()
     graph, calls = torch.cuda.CUDAGraph(), 20
     with torch.cuda.graph(graph):
         for _ in range(calls):
-            watermark.bias(tokens, revealed, logits, positions, rows)
+            work()
     times = []
     for _ in range(20):
         torch.cuda.synchronize()
@@ -154,6 +259,32 @@ def time_it():
             print(f"{name:32}" + "".join(f"{value:26.1f}" for value in row), flush=True)
 
 
+@torch.inference_mode()
+def time_a_block():
+    print("\nmicroseconds of a block's element-wise work in a CUDA graph: kernels, torch; bfloat16")
+    print(f"{'model, texts of 286':24}" + "".join(f"{n:>20}" for n in ("rotate", "swiglu", "norm")))
+    for name, heads, gate in (("LLaDA-8B", (32, 32), 12_288), ("Dream-7B", (28, 4), 18_944)):
+        norm = Norm(heads[0] * 128, 1e-5).to("cuda", torch.bfloat16)
+        for batch in (1, 8, 32):
+            query, key, _, angles = heads_to_turn(
+                *heads, 128, torch.bfloat16, batch=batch, length=286
+            )
+            wide, stream = (
+                torch.randn(batch, 286, width, dtype=torch.bfloat16, device="cuda")
+                for width in (gate, heads[0] * 128)
+            )
+            cells = []
+            for work in (
+                functools.partial(rotate, query, key, angles),
+                functools.partial(swiglu, wide, wide.clone()),
+                functools.partial(norm, stream, stream.clone()),
+            ):
+                ours = in_a_graph(work)
+                with unfused():
+                    cells.append(f"{ours:.1f}, {in_a_graph(work):.1f}")
+            print(f"{f'{name}, {batch}':24}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+
+
 def main():
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", triton.__version__)
     checks = [check for name, check in globals().items() if name.startswith("check_")]
@@ -165,6 +296,7 @@ def main():
         by_torch(check)
         print(f"ok  {check.__name__}, by torch", flush=True)
     time_it()
+    time_a_block()
 
 
 if __name__ == "__main__":

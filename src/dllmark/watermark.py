@@ -8,7 +8,6 @@ whatever a sampler revealed, edited or masked again, the bias follows from the t
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dllmark.greenlist import GreenList, HashedGreenList
 from dllmark.key import Identity, WatermarkKey
 from dllmark.standins import comparable, likeliest, probabilities
 from dllmark.text import Tokenizer, load_tokenizer
+from dllmark.triton_here import has_triton
 
 if TYPE_CHECKING:
     from dllmark.kernels import DeviceKey
@@ -268,24 +268,13 @@ class Watermark:
 def _takes(logits: Tensor, candidates: int) -> bool:
     """Return whether the kernels run on these logits: on a GPU, and in Triton's interpreter."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if not (logits.is_cuda or interpreted) or not _has_triton():
+    if not (logits.is_cuda or interpreted) or not has_triton():
         return False
     if logits.requires_grad and torch.is_grad_enabled():
         return False  # the kernels compute no gradient
     from dllmark import kernels
 
     return logits.dtype in kernels.DTYPES and candidates <= kernels.MOST_CANDIDATES
-
-
-@functools.cache
-def _has_triton() -> bool:
-    """Return whether there is a Triton that compiles the kernels: 3.4 or later."""
-    try:
-        import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    except ImportError:
-        return False
-    major, minor = triton.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= (3, 4)
 
 
 def _row_of(rows: Tensor | None, positions: Tensor, count: int) -> Tensor:

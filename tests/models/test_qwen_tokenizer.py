@@ -41,8 +41,8 @@ def test_ids_are_those_of_transformers(ours, theirs, text):
     assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False)
 
 
-@given(text=st.text())
-def test_any_text_comes_back_composed(ours, text):
+@given(text=st.text().filter(lambda text: not any(name in text for name in DREAM_SPECIALS)))
+def test_any_text_without_special_tokens_comes_back_composed(ours, text):
     assert ours.decode(ours.encode(text)) == unicodedata.normalize("NFC", text)
 
 

@@ -2,15 +2,22 @@
 
 It is a LLaMA block (RMSNorm, rotary positions, SwiGLU) without a causal mask: every position sees
 every other one, so the model can fill a mask anywhere from what stands on both sides of it.
+
+Everything is written in torch. On a GPU, `fused.py` does the element-wise part in fewer kernels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+
+from dllmark.triton_here import has_triton
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,37 @@ class Config:
 
 
 Pair = tuple[Tensor, Tensor]
+
+_may_fuse = ContextVar("_may_fuse", default=True)
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Let torch do everything in this block, also on a GPU: that is what kernels are compared with.
+
+    >>> with unfused():
+    ...     pass  # logits = transformer(tokens)
+    """
+    before = _may_fuse.set(False)
+    try:
+        yield
+    finally:
+        _may_fuse.reset(before)
+
+
+def fuses(*tensors: Tensor) -> bool:
+    """Return whether the kernels take this work: on a GPU, in one number format, no gradient.
+
+    `torch.compile` makes kernels of its own from what is written in torch.
+    """
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or not _may_fuse.get():
+        return False
+    if not all(tensor.is_cuda for tensor in tensors) or not has_triton():
+        return False
+    from dllmark.models import fused
+
+    kinds = {tensor.dtype for tensor in tensors}
+    return len(kinds) == 1 and kinds <= set(fused.DTYPES)
 
 
 class Cache:
@@ -82,9 +120,15 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Scale each vector to unit root mean square, then by the learned weights."""
-        return rms_norm(x, x.shape[-1:], self.weight, self.eps)
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Pair:
+        """Return x + added, and that scaled to unit root mean square, then by learned weights."""
+        if fuses(x, self.weight, x if added is None else added):
+            from dllmark.models import fused
+
+            return fused.norm(x, added, self.weight, self.eps)
+        if added is not None:
+            x = x + added
+        return x, rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -108,9 +152,8 @@ class Attention(nn.Module):
         def heads(projected: Tensor) -> Tensor:
             return projected.view(batch, length, -1, self.config.head_width)
 
-        query = rotate(heads(self.query(x)), rotation).transpose(1, 2)
-        key = rotate(heads(self.key(x)), rotation).transpose(1, 2)
-        value = heads(self.value(x)).transpose(1, 2)
+        turned = rotate(heads(self.query(x)), heads(self.key(x)), rotation)
+        query, key, value = (y.transpose(1, 2) for y in (*turned, heads(self.value(x))))
         if kept is not None:
             key, value = kept.updated(key, value)
         mixed = scaled_dot_product_attention(
@@ -137,13 +180,20 @@ class Block(nn.Module):
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
     def forward(
-        self, x: Tensor, rotation: Pair, mask: Tensor | None, kept: Kept | None = None
-    ) -> Tensor:
-        """Transform [B, L, D]."""
-        x = x + self.attention(self.attention_norm(x), rotation, mask, kept)
-        normed = self.mlp_norm(x)
-        result: Tensor = x + self.down(silu(self.gate(normed)) * self.up(normed))
-        return result
+        self,
+        x: Tensor,
+        added: Tensor | None,
+        rotation: Pair,
+        mask: Tensor | None,
+        kept: Kept | None = None,
+    ) -> Pair:
+        """Return the stream [B, L, D] and what is to be added to it, from those of the last block.
+
+        A sum waits for the norm that needs it: a GPU does both in one go.
+        """
+        x, normed = self.attention_norm(x, added)
+        x, normed = self.mlp_norm(x, self.attention(normed, rotation, mask, kept))
+        return x, self.down(swiglu(self.gate(normed), self.up(normed)))
 
 
 class Transformer(nn.Module):
@@ -185,16 +235,19 @@ class Transformer(nn.Module):
             at = torch.cat([at[:1] - 1, at])
         rotation = rotary_angles(self.config, at)
         mask = None if attended is None else attended[:, None, None, :]
-        x = self.embedding(tokens.index_select(1, at))
+        x, added = self.embedding(tokens.index_select(1, at)), None
         for number, block in enumerate(self.blocks):
-            x = block(x, rotation, mask, None if cache is None else Kept(cache, number, at))
+            kept = None if cache is None else Kept(cache, number, at)
+            x, added = block(x, added, rotation, mask, kept)
+        x = x + added
         if self.config.shifted and rows is None:
             rows = everywhere.expand(tokens.shape)
         if rows is not None:
             source = (rows - 1).clamp(min=0) if self.config.shifted else rows
             source = source - at[0]
             x = x.gather(1, source[..., None].expand(-1, -1, x.shape[-1]))
-        logits: Tensor = self.head(self.norm(x))
+        _, normed = self.norm(x)
+        logits: Tensor = self.head(normed)
         return logits
 
 
@@ -210,7 +263,25 @@ def rotary_angles(config: Config, at: Tensor) -> Pair:
     return torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
 
 
-def rotate(x: Tensor, rotation: Pair) -> Tensor:
+def rotate(query: Tensor, key: Tensor, rotation: Pair) -> Pair:
+    """Turn each vector of queries and keys [B, P, H, D] by its position's angles."""
+    if fuses(query, key):
+        from dllmark.models import fused
+
+        return fused.rotate(query, key, *rotation)
+    return turn(query, rotation), turn(key, rotation)
+
+
+def turn(x: Tensor, rotation: Pair) -> Tensor:
     """Turn each vector of [B, P, H, D] by its position's angles; the halves are its coordinates."""
     cos, sin = rotation
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return what goes through the gate."""
+    if fuses(gate, up):
+        from dllmark.models import fused
+
+        return fused.swiglu(gate, up)
+    return silu(gate) * up
