@@ -1,14 +1,16 @@
 """Texts are written once and kept; an interrupted run goes on as if it had not been."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from tiny import tiny_model
 
-from dllmark.errors import InputError
-from dllmark.experiments.lab import Lab, sampler_of
-from dllmark.experiments.settings import Dataset, Protocol, Setting, read_c4, read_eli5
+from dllmark.errors import InputError, ModelError
+from dllmark.experiments.lab import Kept, Lab
+from dllmark.experiments.settings import Dataset, Protocol, Setting
+from dllmark.experiments.writing import Local, sampler_of
 from dllmark.models.families import DREAM
 from dllmark.sampling import Dream, Llada
 
@@ -23,8 +25,20 @@ def model(small_tokenizer):
     return tiny_model(small_tokenizer)
 
 
-def lab_in(folder, model, **options):
-    return Lab(model, [DATASET], folder, PROTOCOL, batch_size=4, **options)
+def lab_in(folder, loaded, dataset=DATASET, **options):
+    given = {"model": loaded.name, "protocol": PROTOCOL, "writer": Local(lambda: loaded)} | options
+    return Lab(
+        tokenizer=loaded.tokenizer, datasets=[dataset], folder=folder, batch_size=4, **given
+    )  # fmt: skip
+
+
+class Nobody:
+    """Fails if it is asked to write anything."""
+
+    hardware = "nothing"
+
+    def write(self, batches):
+        pytest.fail("something was to be written")
 
 
 def text_file(folder):
@@ -43,8 +57,11 @@ def test_an_interrupted_run_loses_and_repeats_nothing(model, tmp_path, kept):
 
 def test_a_finished_run_writes_nothing_again(model, tmp_path):
     first = lab_in(tmp_path, model).texts(DATASET, MARKED)
-    never = lambda *_: pytest.fail("written again") if _[2] else iter(())  # noqa: E731
-    assert lab_in(tmp_path, model, write=never).texts(DATASET, MARKED) == first
+    again = lab_in(tmp_path, model, writer=Nobody(), judge="loaded only to judge")
+    assert [text["text"] for text in again.texts(DATASET, MARKED)] == [t["text"] for t in first]
+    assert [text["ids"].tolist() for text in first] == [
+        json.loads(line)["ids"] for line in text_file(tmp_path).read_text().splitlines()
+    ]
 
 
 def test_progress_is_told_after_each_batch(model, tmp_path):
@@ -54,11 +71,81 @@ def test_progress_is_told_after_each_batch(model, tmp_path):
     assert told == [(4, 6), (6, 6)]
 
 
+def test_all_texts_of_an_experiment_are_asked_for_at_once(model, tmp_path):
+    lab = lab_in(tmp_path, model)
+    asked = []
+    write = lab.writer.write
+    lab.writer.write = lambda batches: asked.append(batches) or write(batches)
+    lab.complete([MARKED, Setting("kgw", temperature=1.0)])
+    [batches] = asked
+    places = [(batch.setting.strategy, batch.first) for batch in batches]
+    strategies = (None, MARKED.strategy, "kgw")
+    assert places == [(strategy, first) for strategy in strategies for first in (0, 4)]
+    lab.complete([MARKED])
+    assert len(asked) == 1
+
+
+def test_a_judge_that_cannot_be_loaded_shows_before_the_writing(model, tmp_path):
+    lab = lab_in(tmp_path, model, writer=Nobody(), judge=str(tmp_path))
+    with pytest.raises(ModelError, match="cannot load the judge"):
+        lab.complete([MARKED])
+
+
+def test_a_folder_notes_by_what_each_text_was_written(model, tmp_path):
+    lab = lab_in(tmp_path, model, command="dllmark reproduce")
+    lab.complete([MARKED])
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    notes = [json.loads(line) for line in lines]
+    assert [(note["setting"], note["texts"]) for note in notes] == [
+        (MARKED.unmarked.slug, 6), (MARKED.slug, 6)]  # fmt: skip
+    assert all(note["hardware"].startswith("CPU ") for note in notes)
+    assert {note["command"] for note in notes} == {"dllmark reproduce"}
+    assert lab_in(tmp_path, model, writer=Nobody()).notes([MARKED]) == lab.notes([MARKED])
+
+
+def test_a_run_that_was_cut_off_is_noted_too(model, tmp_path):
+    def stop(name, done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lab_in(tmp_path, model, on_batch=stop).texts(DATASET, MARKED)
+    second = lab_in(tmp_path, model)
+    second.texts(DATASET, MARKED)
+    assert [note.texts for note in second.notes([MARKED])] == [4, 2]
+
+
+def test_texts_of_another_length_or_model_are_refused(model, tmp_path):
+    lab_in(tmp_path, model).texts(DATASET, MARKED)
+    longer = replace(PROTOCOL, tokens=24)
+    with pytest.raises(InputError, match="written by tiny in 16 tokens: give another"):
+        lab_in(tmp_path, model, protocol=longer).texts(DATASET, MARKED)
+    elsewhere = lab_in(tmp_path, model, model="where/it/lies/here")
+    assert len(elsewhere.texts(DATASET, MARKED)) == 6  # reading them is no mixture
+    more = Dataset("C4", [*DATASET.prompts, "w7"], ["w1"] * 7, False)
+    with pytest.raises(InputError, match="or --model tiny --tokens 16"):
+        lab_in(tmp_path, model, more, model="other").texts(more, MARKED)
+
+
+@pytest.mark.parametrize("name", ["texts", "runs"])
+def test_a_damaged_file_is_named(model, tmp_path, name):
+    lab_in(tmp_path, model).texts(DATASET, MARKED)
+    path = text_file(tmp_path) if name == "texts" else tmp_path / "runs.jsonl"
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    with pytest.raises(InputError, match="is damaged: remove it"):
+        lab_in(tmp_path, model).texts(DATASET, MARKED)
+
+
+def test_a_folder_that_cannot_be_made_is_named(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write to"):
+        lab_in(tmp_path / "file" / "below", model)
+
+
 def test_texts_of_other_prompts_are_refused(model, tmp_path):
     lab_in(tmp_path, model).texts(DATASET, MARKED)
     other = Dataset("C4", ["w9"] * 6, ["w1"] * 6, False)
     with pytest.raises(InputError, match="another prompt or key: give another output folder"):
-        lab_in(tmp_path, model).texts(other, MARKED)
+        lab_in(tmp_path, model, other).texts(other, MARKED)
 
 
 def test_the_key_of_a_folder_stays_and_is_private(model, tmp_path):
@@ -75,9 +162,9 @@ def test_short_and_looping_texts_are_left_out(model, tmp_path):
     lab._texts["C4", Setting(None)] = [
         {"ids": [5] * 10}, {"ids": list(range(9))}, *({"ids": list(range(10))} for _ in range(4))
     ]  # fmt: skip
-    lab._texts["C4", Setting("kgw")] = [{"ids": list(range(10))}] * 5 + [{"ids": [1]}]
+    lab._texts["C4", Setting("kgw")] = [{"ids": list(range(10))}] * 5 + [{"ids": [5]}]
     lab.protocol = Protocol(samples=6, tokens=16, scored=10, most_repeats=0.5)
-    assert lab.kept(DATASET, Setting("kgw")) == [2, 3, 4]
+    assert lab.kept(DATASET, Setting("kgw")) == Kept([2, 3, 4], short=2, looping=1)
     lab.protocol = Protocol(samples=6, tokens=16, scored=12)
     with pytest.raises(InputError, match="of 6 C4 texts 0 have 12 tokens"):
         lab.kept(DATASET, Setting("kgw"))
@@ -89,32 +176,6 @@ def test_each_model_has_the_papers_sampler(model):
     assert sampler_of(model, protocol, Setting("kgw", per_step=4)) == Llada(64, 32, 0.0)
     dream = type(model)(**{**vars(model), "family": DREAM})
     assert sampler_of(dream, protocol, Setting("kgw")) == Dream(256, "entropy", 0.0)
-
-
-def test_c4_prompts_are_thirty_tokens(tokenizer, tmp_path):
-    text = " ".join(f"word{number}" for number in range(100))
-    (tmp_path / "c4.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    found = read_c4(tmp_path / "c4.jsonl", tokenizer, 1)
-    ids = tokenizer.encode(text)
-    assert found.prompts == [tokenizer.decode(ids[:30])]
-    assert found.prompts[0] + found.truths[0] == text
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ('{"question": "a", "answer": "b"}', "has 1 rows and 2 samples are asked for"),
-        ('{"question": "a", "answer": "b"}\n{', "eli5.jsonl:2 is not JSON"),
-        ('{"question": "a", "answer": "b"}\n{"question": " "}', '2 has no "question"'),
-        ('{"question": "a", "answer": "b"}\n[1]', '2 has no "question"'),
-        (b"\xff\n\xff", "cannot read"),
-    ],
-)
-def test_bad_prompts_are_named(tmp_path, content, reason):
-    path = tmp_path / "eli5.jsonl"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=reason):
-        read_eli5(path, 2)
 
 
 @pytest.mark.parametrize("numbers", [{"samples": 0}, {"scored": 1}, {"scored": 300}])

@@ -1,36 +1,34 @@
 """Every table and figure runs on a small model; its numbers are those of a naive computation."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_model
 
 from dllmark.attacks.endpoint import GivenUp
 from dllmark.detect import Detector
 from dllmark.experiments import paper, specs
 from dllmark.experiments.lab import Lab
 from dllmark.experiments.settings import METHODS, Dataset, Protocol, Setting
-from dllmark.quality.perplexity import Judge
+from dllmark.experiments.writing import Local
+from dllmark.watermark import STRATEGIES
 
 PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
 
 
-@pytest.fixture(scope="module")
-def model(small_tokenizer):
-    """One whose texts never end early."""
-    torch.set_num_threads(1)
-    return replace(tiny_model(small_tokenizer), end_ids=())
+def lab_with(model, datasets, folder, **options):
+    """A lab whose writer is this model."""
+    writer = Local(lambda: model)
+    return Lab(model.name, model.tokenizer, datasets, folder, PROTOCOL, writer, **options)
 
 
 @pytest.fixture(scope="module")
-def lab(model, tmp_path_factory):
+def lab(endless, tmp_path_factory):
     prompts = [f"w{number} w{number + 1}" for number in range(8)]
     truths = ["w3 w4"] * 8
     datasets = [Dataset("C4", prompts, truths, False), Dataset("ELI5", prompts, truths, True)]
-    return Lab(model, datasets, tmp_path_factory.mktemp("lab"), PROTOCOL, batch_size=4)
+    return lab_with(endless, datasets, tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,7 @@ def test_table_1_has_every_strategy_under_both_scorings_beside_the_paper(table):
 @pytest.mark.parametrize("scoring", ["unique", "all"])
 def test_a_rate_is_the_share_above_the_largest_unmarked_scores(lab, table, scoring):
     dataset = lab.datasets[0]
-    detector = Detector(lab.key(0.5), lab.model.tokenizer, scoring=scoring)
+    detector = Detector(lab.key(0.5), lab.tokenizer, scoring=scoring)
 
     def scores(setting):
         return [detector.detect(text["ids"][:30]).z for text in lab.texts(dataset, setting)]
@@ -64,6 +62,14 @@ def test_a_rate_is_the_share_above_the_largest_unmarked_scores(lab, table, scori
     assert row["TPR at 1 % FPR"] == 100 * np.mean([z > max(plain) for z in marked])
     assert row["mean z"] == pytest.approx(np.mean(marked))
     assert row["TPR at 1 % FPR, low"] <= row["TPR at 1 % FPR"] <= row["TPR at 1 % FPR, high"]
+    assert (row["texts"], row["left out, short"], row["left out, repetitive"]) == (8, 0, 0)
+
+
+def test_a_report_says_by_what_the_texts_were_written(table):
+    assert table.about["model"] == "tiny"
+    assert table.origin["texts"].startswith("96 texts in 0:00:")  # 6 settings, 2 x 8 prompts
+    assert " on CPU " in table.origin["texts"]
+    assert f"torch {torch.__version__}, dllmark " in table.origin["texts"]
 
 
 def test_table_2_says_which_paraphrasers_were_not_run(lab):
@@ -90,8 +96,9 @@ def test_table_2_scores_paraphrases_and_asks_for_each_once(lab):
         row for row in first.rows
         if (row["prompts"], row["attack"], row["strategy"]) == ("C4", "paraphrase", "kgw")
     ]  # fmt: skip
-    expected = Detector(lab.key(0.5), lab.model.tokenizer).detect("w1 w2 w3 w4 w5 w6").z
+    expected = Detector(lab.key(0.5), lab.tokenizer).detect("w1 w2 w3 w4 w5 w6").z
     assert row["mean z"] == pytest.approx(expected)
+    assert row["texts"] == 7
     specs.table2(lab, paraphrasers)
     assert len(asked) == count + 2 * 4  # only the ones given up
 
@@ -125,29 +132,66 @@ def test_examples_show_what_people_and_the_model_wrote(lab):
 
 
 def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
-    model, tmp_path, monkeypatch
+    endless, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(specs, "SWEEP", (1.0, 4.0))
     dataset = Dataset("C4", ["w1", "w2"], ["w3", "w4"], False)
-    report = specs.frontier(Lab(model, [dataset], tmp_path, PROTOCOL))
+    report = specs.frontier(lab_with(endless, [dataset], tmp_path))
     assert len(report.rows) == 2 * 2 * 5 * 2
     assert len(report.curves) == 2 * 2 * 5
     assert {row["tokens a step"] for row in report.rows} == {1, 4}
 
 
-def test_perplexity_is_the_judges_and_is_kept(lab, model, tmp_path, monkeypatch):
-    calls = []
+def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
+    monkeypatch.setattr(specs, "LENGTHS", (10, 25, 400))
+    report = specs.lengths(lab)
+    rows = [(row["prompts"], row["strategy"], row["tokens"]) for row in report.rows]
+    assert rows == [(d, s, n) for d in ("C4", "ELI5") for s in STRATEGIES for n in (10, 25)]
+    row = report.rows[rows.index(("ELI5", "kgw", 25))]
+    detector, dataset = Detector(lab.key(0.5), lab.tokenizer), lab.datasets[1]
+
+    def share(setting, rate):
+        texts = lab.texts(dataset, setting)
+        return 100 * np.mean([detector.detect(t["ids"][:25]).p_value <= rate for t in texts])
+
+    marked = Setting("kgw", temperature=0.8)
+    assert row["TPR at p ≤ 1 %"] == share(marked, 0.01)
+    assert row["TPR at p ≤ 0.01 %"] == share(marked, 0.0001)
+    assert row["unmarked at p ≤ 1 %"] == share(marked.unmarked, 0.01)
+    assert row["texts"] == row["unmarked texts"] == 8
+    assert (report.about["temperature"], report.about["δ"]) == (0.8, 2.0)
+    assert "scored" not in report.about
+    assert {curve.panel for curve in report.curves} == {
+        f"{name}, at p ≤ {rate} %" for name in ("C4", "ELI5") for rate in ("1", "0.01")
+    }
+
+
+def test_a_text_counts_at_the_lengths_it_reaches(lab, monkeypatch):
+    monkeypatch.setattr(specs, "LENGTHS", (2, 4, 8))
+    detector = lab.detector(0.5)
+    found = specs._p_by_length([{"ids": [5, 6, 7]}, {"ids": [5, 6, 7, 8, 9]}], detector)
+    assert {length: len(p) for length, p in found.items()} == {2: 2, 4: 1}
+    assert found[4][0] == detector.detect([5, 6, 7, 8]).p_value
+
+
+def test_perplexity_is_the_judges_and_is_kept(lab, endless, monkeypatch):
+    calls, loaded = [], []
 
     def counted(judge, pairs):
         calls.append(len(pairs))
         return [float(len(text)) for _, text in pairs]
 
     monkeypatch.setattr("dllmark.experiments.lab.perplexities", counted)
-    judged = Lab(model, lab.datasets, lab.folder, PROTOCOL, Judge("a/judge", None, None))
+    monkeypatch.setattr("dllmark.experiments.lab.load_judge", lambda name: loaded.append(name) or 1)
+    judged = lab_with(endless, lab.datasets, lab.folder, judge="a/judge")
     dataset, setting = lab.datasets[0], Setting("kgw")
     expected = [len(text["text"]) for text in lab.texts(dataset, setting)]
     assert judged.perplexity(dataset, setting, [0, 1]).tolist() == expected[:2]
     assert judged.perplexity(dataset, setting, [1, 2]).tolist() == expected[1:3]
     assert calls == [2, 1]
+    assert loaded == ["a/judge"]
     [path] = lab.folder.glob("perplexity/a--judge/C4/*.json")
     assert json.loads(path.read_text()).keys() == {"0", "1", "2"}
+    again = lab_with(endless, lab.datasets, lab.folder, judge="a/judge")
+    assert again.perplexity(dataset, setting, [0, 2]).tolist() == expected[:3:2]
+    assert loaded == ["a/judge"]  # what is known needs no judge

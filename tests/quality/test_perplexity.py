@@ -102,11 +102,25 @@ def test_a_batch_gives_what_a_naive_loop_gives(judge, pairs):
     assert perplexities(judge, pairs) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 4])
-def test_a_text_gets_the_same_in_any_company(judge, pairs, batch_size):
-    expected = perplexities(judge, pairs, batch_size=len(pairs))
-    assert perplexities(judge, pairs, batch_size) == pytest.approx(expected, rel=1e-5)
-    assert perplexities(judge, pairs[::-1], batch_size) == pytest.approx(expected[::-1], rel=1e-5)
+@pytest.mark.parametrize("tokens", [1, 60, 120])
+def test_a_text_gets_the_same_in_any_company(judge, pairs, tokens):
+    expected = perplexities(judge, pairs)
+    assert perplexities(judge, pairs, tokens) == pytest.approx(expected, rel=1e-5)
+    assert perplexities(judge, pairs[::-1], tokens) == pytest.approx(expected[::-1], rel=1e-5)
+
+
+def test_a_forward_pass_takes_no_more_tokens_than_it_may(judge, pairs):
+    passes = []
+    hook = judge.model.register_forward_pre_hook(
+        lambda _, __, given: passes.append(given["input_ids"].shape), with_kwargs=True
+    )
+    perplexities(judge, pairs, 60)
+    hook.remove()
+    assert sum(rows for rows, _ in passes) == len(pairs)
+    assert all(rows == 1 or rows * length <= 60 for rows, length in passes)
+    assert max(rows for rows, _ in passes) > 1
+    lengths = [length for _, length in passes]
+    assert lengths == sorted(lengths, reverse=True)
 
 
 def test_the_prompt_counts_as_context_and_not_in_the_score(judge):

@@ -116,15 +116,6 @@ def test_a_node_sends_back_the_files_that_this_machine_would_write(key, tmp_path
     assert "a.jsonl:21: neither an object" in on_ray._scan(item, strict)["failure"]
 
 
-def test_a_cluster_that_is_not_there_is_a_clear_error(monkeypatch):
-    def nowhere(**options):
-        raise ConnectionError("traceback\nno cluster at 10.0.0.1:6379")
-
-    monkeypatch.setattr(ray, "init", nowhere)
-    with pytest.raises(DllmarkError, match="cannot reach the Ray cluster: no cluster at"):
-        on_ray._connect("10.0.0.1:6379", None)
-
-
 def test_time_is_not_in_the_result(cluster, scan, tmp_path, texts):
     path = tmp_path / "b.jsonl"
     path.write_bytes(lines(texts))

@@ -1,75 +1,139 @@
 """Where experiments are done: texts are written once, kept in files, and measured as asked.
 
 A text is appended to its file when its batch is done. An interrupted run finds them there and goes
-on with the next batch, whose seed follows from its place, so that nothing is lost or repeated.
+on with the next batch, whose seed follows from its place, so that nothing is lost or repeated. A
+model or a judge is loaded only where something is missing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dllmark.detect import Detector
 from dllmark.errors import InputError
+from dllmark.experiments import runs
+from dllmark.experiments.runs import Runs, Written
 from dllmark.experiments.settings import Dataset, Protocol, Setting
+from dllmark.experiments.writing import Batch, Record, Writer
 from dllmark.files import append_line, atomic_write, whole_lines
 from dllmark.key import WatermarkKey
-from dllmark.models.loading import Model
-from dllmark.quality.perplexity import Judge, perplexities
+from dllmark.quality.perplexity import Judge, load_judge, perplexities
 from dllmark.quality.repetition import repeated_ngrams
-from dllmark.sampling import Dream, Llada, Sampler, generate
-from dllmark.watermark import Watermark
+from dllmark.text import Tokenizer
 
 Floats = NDArray[np.float64]
-Record = dict[str, Any]
 
-Batch = tuple[int, list[str]]
-Write = Callable[[Dataset, Setting, list[Batch]], Iterator[list[Record]]]
-"""Writes batches of prompts, each with the number of its first one, and yields them in order."""
+
+@dataclass(frozen=True)
+class Kept:
+    """The prompts that count, and how many do not: some text too short, or the unmarked a loop."""
+
+    numbers: list[int]
+    short: int
+    looping: int
+
+    @property
+    def cells(self) -> dict[str, int]:
+        """What a report says of it."""
+        return {
+            "texts": len(self.numbers),
+            "left out, short": self.short,
+            "left out, repetitive": self.looping,
+        }
+
+
+@dataclass
+class _File:
+    """The texts of all prompts of one kind under one setting."""
+
+    dataset: Dataset
+    setting: Setting
+    path: Path
+    size: int
+    records: list[Record]
+
+    @property
+    def missing(self) -> int:
+        return max(0, len(self.dataset.prompts) - len(self.records))
+
+    def append(self, records: list[Record]) -> None:
+        for record in records:
+            self.size = append_line(self.path, self.size, json.dumps(record).encode() + b"\n")
+            self.records.append(_packed(record))
 
 
 @dataclass
 class Lab:
-    """A model, prompts, and a folder that keeps all that was written and measured."""
+    """Prompts, somebody who writes, and a folder that keeps all that was written and measured.
 
-    model: Model
+    `model` and `judge` are names: of the model the writer writes with, and of the judge of
+    perplexity, None for no judge. `command` is noted beside what is written.
+    """
+
+    model: str
+    tokenizer: Tokenizer
     datasets: list[Dataset]
     folder: Path
     protocol: Protocol
-    judge: Judge | None = None
+    writer: Writer
+    judge: str | None = None
     batch_size: int = 8
-    write: Write | None = None
+    command: str = ""
     on_batch: Callable[[str, int, int], None] = lambda name, done, total: None
     _texts: dict[tuple[str, Setting], list[Record]] = field(default_factory=dict)
+    _repeats: dict[tuple[str, Setting], Floats] = field(default_factory=dict)
+    _judge: Judge | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write to {self.folder}: {error.strerror}") from None
+        self._runs = Runs(self.folder / "runs.jsonl")
+
+    def complete(self, settings: Iterable[Setting]) -> None:
+        """Write all texts that are missing under some settings, marked and unmarked, in one go."""
+        wanted = dict.fromkeys(one for setting in settings for one in (setting.unmarked, setting))
+        places = [(dataset, setting) for dataset in self.datasets for setting in wanted]
+        self._complete([place for place in places if (place[0].name, place[1]) not in self._texts])
 
     def texts(self, dataset: Dataset, setting: Setting) -> list[Record]:
         """Return the text of every prompt under a setting, writing those that are not there."""
-        place = (dataset.name, setting)
-        if place not in self._texts:
-            self._texts[place] = self._complete(dataset, setting)
-        return self._texts[place]
+        if (dataset.name, setting) not in self._texts:
+            self._complete([(dataset, setting)])
+        return self._texts[dataset.name, setting]
 
-    def kept(self, dataset: Dataset, *settings: Setting) -> list[int]:
+    def notes(self, settings: Iterable[Setting]) -> list[Written]:
+        """Return how the texts under some settings were written, the unmarked ones included."""
+        slugs = {one.slug for setting in settings for one in (setting, setting.unmarked)}
+        names = {dataset.name for dataset in self.datasets}
+        return [one for one in self._runs.notes if one.prompts in names and one.setting in slugs]
+
+    def kept(self, dataset: Dataset, *settings: Setting) -> Kept:
         """Return the prompts that count: long enough texts, and no loop where it is unmarked."""
         scored, most = self.protocol.scored, self.protocol.most_repeats
-        plain = self.texts(dataset, settings[0].unmarked)
-        long = [
-            number
-            for number in range(len(dataset.prompts))
-            if all(len(self.texts(dataset, one)[number]["ids"]) >= scored for one in settings)
-            and len(plain[number]["ids"]) >= scored
-        ]
-        kept = [number for number in long if repeated_ngrams(plain[number]["ids"]) <= most]
-        if len(kept) < 2:
+        plain = settings[0].unmarked
+        long = np.ones(len(dataset.prompts), dtype=np.bool_)
+        for setting in (plain, *settings):
+            long &= [len(text["ids"]) >= scored for text in self.texts(dataset, setting)]
+        if (dataset.name, plain) not in self._repeats:
+            repeats = [repeated_ngrams(text["ids"]) for text in self.texts(dataset, plain)]
+            self._repeats[dataset.name, plain] = np.array(repeats)
+        counted = long & (self._repeats[dataset.name, plain] <= most)
+        kept = Kept(
+            np.flatnonzero(counted).tolist(), int((~long).sum()), int((long & ~counted).sum())
+        )
+        if len(kept.numbers) < 2:
             raise InputError(
-                f"of {len(dataset.prompts)} {dataset.name} texts {len(long)} have {scored} tokens, "
-                f"and {len(kept)} of these repeat less than {most:.0%} of their bigrams: "
+                f"of {len(long)} {dataset.name} texts {long.sum()} have {scored} tokens, and "
+                f"{len(kept.numbers)} of these repeat less than {most:.0%} of their bigrams: "
                 "score fewer tokens (--scored) or allow more repeats (--max-repeats)"
             )
         return kept
@@ -81,104 +145,105 @@ class Lab:
 
     def detector(self, gamma: float, scoring: str = "unique") -> Detector:
         """Return the detector of the key of this folder for a γ."""
-        return Detector(self.key(gamma), self.model.tokenizer, scoring=scoring)  # type: ignore[arg-type]
+        return Detector(self.key(gamma), self.tokenizer, scoring=scoring)  # type: ignore[arg-type]
 
     def key(self, gamma: float) -> WatermarkKey:
         """Return the key of this folder for a γ, made at its first use."""
         path = self.folder / "keys" / f"gamma-{gamma:g}.key"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            WatermarkKey.generate(self.model.tokenizer.id, gamma=gamma).save(path)
+            WatermarkKey.generate(self.tokenizer.id, gamma=gamma).save(path)
         return WatermarkKey.load(path)
 
     def perplexity(self, dataset: Dataset, setting: Setting, numbers: list[int]) -> Floats:
         """Return the perplexity of some texts under the judge; it is kept beside them."""
         if self.judge is None:
             return np.full(len(numbers), np.nan)
-        name = self.judge.name.replace("/", "--")
+        name = self.judge.replace("/", "--")
         path = self.folder / "perplexity" / name / dataset.name / f"{setting.slug}.json"
         found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
         texts = self.texts(dataset, setting)
         missing = [number for number in numbers if str(number) not in found]
         if missing:
+            self._judge = self._judge or load_judge(self.judge)
             pairs = [(texts[number]["prompt"], texts[number]["text"]) for number in missing]
-            new = perplexities(self.judge, pairs)
+            new = perplexities(self._judge, pairs)
             found |= {str(number): value for number, value in zip(missing, new, strict=True)}
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
                 file.write(json.dumps(found).encode())
         return np.array([found[str(number)] for number in numbers])
 
-    def _complete(self, dataset: Dataset, setting: Setting) -> list[Record]:
-        """Return all texts of a setting from its file, after writing what it lacks."""
+    def _complete(self, places: list[tuple[Dataset, Setting]]) -> None:
+        """Read the files of some places, write what they lack, and remember all."""
+        files = [self._read(*place) for place in places]
+        tasks = [(file, batch) for file in files if file.missing for batch in self._batches(file)]
+        if tasks:
+            self._write(tasks, sum(file.missing for file in files))
+        for file in files:
+            texts = file.records[: len(file.dataset.prompts)]
+            self._texts[file.dataset.name, file.setting] = texts
+
+    def _write(self, tasks: list[tuple[_File, Batch]], total: int) -> None:
+        """Write batches into their files, and note how that was done."""
+        if self.judge:  # what is wrong with it shows before hours of writing
+            self._judge = self._judge or load_judge(self.judge)
+        done, since = 0, time.monotonic()
+        written = self.writer.write([batch for _, batch in tasks])
+        for (file, batch), records in zip(tasks, written, strict=True):
+            new = records[len(file.records) - batch.first :]
+            file.append(new)
+            done, now = done + len(new), time.monotonic()
+            self._runs.add(self._note(file, len(new), round(now - since, 3)))
+            since = now
+            self.on_batch(f"{file.dataset.name}, {file.setting.name}", done, total)
+
+    def _note(self, file: _File, texts: int, seconds: float) -> Written:
+        return Written(
+            file.dataset.name, file.setting.slug, texts, seconds, self.model, self.protocol.tokens,
+            self.protocol.block, self.batch_size, self.writer.hardware, self.command, runs.today(),
+            runs.software(),
+        )  # fmt: skip
+
+    def _batches(self, file: _File) -> list[Batch]:
+        """Return the batches of a file that hold a text it lacks."""
+        prompts, size = file.dataset.prompts, self.batch_size
+        key = self.key(file.setting.gamma) if file.setting.strategy else None
+        started = len(file.records) // size * size
+        return [
+            Batch(file.setting, self.protocol, file.dataset.chat, key, first,
+                  tuple(prompts[first : first + size]))
+            for first in range(started, len(prompts), size)
+        ]  # fmt: skip
+
+    def _read(self, dataset: Dataset, setting: Setting) -> _File:
+        """Return the texts of a file; raise `InputError` if they are not of this run."""
         path = self.folder / "texts" / dataset.name / f"{setting.slug}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         lines, size = whole_lines(path)
-        records = [json.loads(line) for line in lines]
-        self._check(path, dataset, setting, records)
-        size_, total = self.batch_size, len(dataset.prompts)
-        batches = [
-            (start, dataset.prompts[start : start + size_])
-            for start in range(0, total, size_)
-            if len(records) < min(start + size_, total)
-        ]
-        name = f"{dataset.name}, {setting.name}"
-        write = self.write or self._write_here
-        for written, (start, _) in zip(write(dataset, setting, batches), batches, strict=True):
-            for record in written[len(records) - start :]:
-                size = append_line(path, size, json.dumps(record).encode() + b"\n")
-                records.append(record)
-            self.on_batch(name, len(records), total)
-        return records[:total]
-
-    def _write_here(
-        self, dataset: Dataset, setting: Setting, batches: list[Batch]
-    ) -> Iterator[list[Record]]:
-        """Write batches one after the other with this lab's model."""
-        key = self.key(setting.gamma) if setting.strategy else None
-        for start, prompts in batches:
-            yield write_batch(self.model, key, self.protocol, setting, dataset.chat, start, prompts)
-
-    def _check(self, path: Path, dataset: Dataset, setting: Setting, found: list[Record]) -> None:
-        """Raise `InputError` if a file's texts are not of this run."""
+        try:
+            records = [_packed(json.loads(line)) for line in lines]
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path} is damaged: remove it, and it is written again") from None
+        file = _File(dataset, setting, path, size, records)
+        for note in self._runs.of(dataset.name, setting.slug) if lines else []:
+            if note.tokens != self.protocol.tokens or (file.missing and note.model != self.model):
+                raise InputError(
+                    f"{path} was written by {note.model} in {note.tokens} tokens: give another "
+                    f"output folder, or --model {note.model} --tokens {note.tokens}"
+                )
         mark = self.key(setting.gamma).identity.to_dict() if setting.strategy else None
-        for number, (record, prompt) in enumerate(zip(found, dataset.prompts, strict=False), 1):
+        for number, (record, prompt) in enumerate(
+            zip(file.records, dataset.prompts, strict=False), 1
+        ):
             if record.get("prompt") != prompt or record.get("watermark") != mark:
                 raise InputError(
                     f"{path}:{number} was written for another prompt or key: "
                     "give another output folder"
                 )
+        return file
 
 
-def write_batch(
-    model: Model,
-    key: WatermarkKey | None,
-    protocol: Protocol,
-    setting: Setting,
-    chat: bool,
-    start: int,
-    prompts: list[str],
-) -> list[Record]:
-    """Return the texts of one batch; its randomness follows from the number of its first prompt."""
-    watermark = None
-    if key is not None and setting.strategy is not None:
-        watermark = Watermark(key, setting.strategy, setting.delta, tokenizer=model.tokenizer)
-    texts = generate(
-        model,
-        prompts,
-        watermark,
-        sampler_of(model, protocol, setting),
-        tokens=protocol.tokens,
-        chat=chat,
-        seed=start,
-        batch_size=len(prompts),
-    )
-    return [text.to_dict() for text in texts]
-
-
-def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
-    """Return the sampler the paper uses for a model: Dream's for Dream, and LLaDA's else."""
-    steps = protocol.tokens // setting.per_step
-    if model.family.name == "Dream":
-        return Dream(steps, "entropy", setting.temperature)
-    return Llada(steps, protocol.block, setting.temperature)
+def _packed(record: Record) -> Record:
+    """Return a text with its ids in a tenth of the memory that a list takes."""
+    return {**record, "ids": np.asarray(record["ids"], dtype=np.int32)}

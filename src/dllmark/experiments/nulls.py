@@ -9,9 +9,8 @@ import numpy as np
 
 from dllmark.detect import Detector
 from dllmark.errors import InputError
-from dllmark.experiments.report import Report, Row
+from dllmark.experiments.report import Report, Row, rate_cells
 from dllmark.key import WatermarkKey
-from dllmark.stats import share_interval
 from dllmark.text import Tokenizer
 
 NOMINAL = (0.05, 0.01, 0.001, 0.0001)
@@ -59,10 +58,7 @@ def _rates(p: np.ndarray) -> Row:
     """Return the share of p-values [keys, texts] at or below each nominal rate, in per cent."""
     row: Row = {}
     for rate in NOMINAL:
-        found = share_interval(int((p <= rate).sum()), p.size)
-        name = f"observed at {100 * rate:g} %"
-        row |= {name: 100 * found.share, f"{name}, low": 100 * found.low,
-                f"{name}, high": 100 * found.high}  # fmt: skip
+        row |= rate_cells(f"observed at {100 * rate:g} %", int((p <= rate).sum()), p.size)
     each = 100 * np.sort((p <= 0.01).mean(axis=1))
     row["keys at 1 %"] = f"{each[0]:.2f} to {each[-1]:.2f}"
     return row

@@ -12,6 +12,7 @@ from typing import Any
 
 from dllmark.experiments.settings import RATES
 from dllmark.files import atomic_write
+from dllmark.stats import share_interval
 
 Row = dict[str, Any]
 
@@ -29,6 +30,8 @@ class Curve:
 class Report:
     """Rows that each hold what was measured under one setting, and curves drawn from them.
 
+    `about` is what a reader must know to compare, `origin` where the numbers come from.
+
     >>> report = Report("A table", {"model": "embedded"})
     >>> report.add({"strategy": "kgw", "mean z": 2.0})
     >>> print(report.markdown().splitlines()[-1])
@@ -40,6 +43,7 @@ class Report:
     axes: tuple[str, str] = ("", "")
     rows: list[Row] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
+    origin: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: Row, theirs: tuple[float, ...] | None = None, model: str = "") -> None:
         """Add a row, and to its right the paper's rates for it, named by the paper's model."""
@@ -55,18 +59,26 @@ class Report:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         shown = [name for name in names if not name.endswith((", low", ", high"))]
         about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.about.items())
-        lines = [f"# {self.title}", "", about, "", _line(shown), _line(["---"] * len(shown))]
+        lines = [f"# {self.title}", "", about, ""]
+        if self.origin:
+            lines += [*(f"- {name}: {value}" for name, value in self.origin.items()), ""]
+        lines += [_line(shown), _line(["---"] * len(shown))]
         lines += [_line([_cell(row, name) for name in shown]) for row in self.rows]
         return "\n".join(lines) + "\n"
+
+    def record(self) -> dict[str, Any]:
+        """Return all of it as plain JSON values; what is not a number is null."""
+        about = {**self.about, **self.origin}
+        return {"about": _finite(about), "rows": _finite(self.rows)}
 
     def write(self, folder: Path, name: str) -> list[Path]:
         """Write all forms of the report into a folder, each when it is complete."""
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"title": self.title, "about": self.about, "rows": self.rows}
+        record = {"title": self.title, **self.record()}
         contents = {
             "md": self.markdown(),
             "csv": self._csv(),
-            "json": json.dumps(_finite(record), indent=1, ensure_ascii=False) + "\n",
+            "json": json.dumps(record, indent=1, ensure_ascii=False) + "\n",
         }
         paths = [folder / f"{name}.{ending}" for ending in contents]
         for path, content in zip(paths, contents.values(), strict=True):
@@ -111,6 +123,20 @@ class Report:
         with atomic_write(path) as file:
             figure.savefig(file, format="png", dpi=150)
         pyplot.close(figure)
+
+
+def rate_cells(name: str, hits: int, count: int) -> Row:
+    """Return a share in per cent with its 95 % interval, as cells of a row.
+
+    >>> rate_cells("TPR", 50, 100)["TPR"]
+    50.0
+    """
+    found = share_interval(hits, count)
+    return {
+        name: 100 * found.share,
+        f"{name}, low": 100 * found.low,
+        f"{name}, high": 100 * found.high,
+    }
 
 
 def _line(cells: list[str]) -> str:

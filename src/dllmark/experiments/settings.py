@@ -1,24 +1,16 @@
-"""What an experiment writes: under which settings, how much, and from which prompts."""
+"""What an experiment writes: under which settings, how much, and for which prompts."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from dllmark.errors import InputError
-from dllmark.text import Tokenizer
 
 METHODS = ("kgw", "predictive", "bidirectional", "predictive-bidirectional")
 """The paper's strategies, in its order."""
 
 RATES = (0.005, 0.01, 0.05)
 """The false-positive rates of the paper's tables."""
-
-PREFIX = 30
-"""The tokens of a C4 document that are given as a prompt."""
 
 
 @dataclass(frozen=True)
@@ -86,59 +78,3 @@ class Dataset:
     prompts: list[str]
     truths: list[str]
     chat: bool
-
-
-def read_c4(path: Path, tokenizer: Tokenizer, count: int) -> Dataset:
-    """Return the first 30 tokens of documents as prompts, and how they go on."""
-    texts = [_field(path, number, row, "text") for number, row in _rows(path, count)]
-    encoded = tokenizer.encode_many(texts)
-    return Dataset(
-        name="C4",
-        prompts=[tokenizer.decode(ids[:PREFIX]) for ids in encoded],
-        truths=[tokenizer.decode(ids[PREFIX:]) for ids in encoded],
-        chat=False,
-    )
-
-
-def read_eli5(path: Path, count: int) -> Dataset:
-    """Return questions as prompts, and an answer to each."""
-    rows = list(_rows(path, count))
-    return Dataset(
-        name="ELI5",
-        prompts=[_field(path, number, row, "question") for number, row in rows],
-        truths=[_field(path, number, row, "answer") for number, row in rows],
-        chat=True,
-    )
-
-
-def read_field(path: Path, name: str) -> list[str]:
-    """Return one field of every line of a JSONL file."""
-    return [_field(path, number, row, name) for number, row in _rows(path)]
-
-
-def _rows(path: Path, count: int | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield the first lines of a JSONL file, or all of them, numbered."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    if count is not None and len(lines) < count:
-        raise InputError(
-            f"{path} has {len(lines)} rows and {count} samples are asked for: lower --samples"
-        )
-    for number, line in enumerate(lines[:count], 1):
-        yield number, _json(path, number, line)
-
-
-def _json(path: Path, number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        raise InputError(f"{path}:{number} is not JSON") from None
-
-
-def _field(path: Path, number: int, row: Any, name: str) -> str:
-    value = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f'{path}:{number} has no "{name}": write each line as {{"{name}": "..."}}')
-    return value

@@ -1,12 +1,15 @@
 """The tables and figures: which settings each compares, and what it reports of them.
 
 A spec takes a `Lab` and returns a `Report`; what the lab has written for one it has for the others.
+First it has all its texts written, in one go: several workers then share all of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,15 @@ import numpy as np
 from dllmark.attacks.records import Answers, complete
 from dllmark.attacks.records import Record as Text
 from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
+from dllmark.detect import Detector
 from dllmark.experiments import paper
-from dllmark.experiments.lab import Floats, Lab, Record
-from dllmark.experiments.report import Curve, Report, Row
+from dllmark.experiments.lab import Floats, Kept, Lab
+from dllmark.experiments.report import Curve, Report, Row, rate_cells
+from dllmark.experiments.runs import summary
 from dllmark.experiments.settings import METHODS, RATES, Dataset, Setting
-from dllmark.stats import share_interval, threshold
+from dllmark.experiments.writing import Record
+from dllmark.files import whole_lines
+from dllmark.stats import threshold
 from dllmark.watermark import STRATEGIES
 
 SCORINGS = ("unique", "all")
@@ -27,6 +34,8 @@ GAMMAS = (0.25, 0.5, 0.75)
 DELTAS = (1.0, 2.0, 5.0, 10.0)
 ATTACK_RATIOS = (0.1, 0.2)
 SWEEP = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+LENGTHS = (25, 50, 100, 150, 200, 256, 400)
+LENGTH_RATES = (0.01, 0.0001)
 PBI = "predictive-bidirectional"
 
 
@@ -40,8 +49,8 @@ class Paraphraser:
 
 def table1(lab: Lab) -> Report:
     """Detection of each strategy (the paper's Table 1)."""
-    report = Report("Table 1: detection of the strategies", _about(lab))
     settings = [Setting(name) for name in (*METHODS, "expected-bidirectional")]
+    report = _written(lab, "Table 1: detection of the strategies", settings)
     for dataset in lab.datasets:
         kept = lab.kept(dataset, *settings)
         for scoring in SCORINGS:
@@ -59,8 +68,8 @@ def table1(lab: Lab) -> Report:
 
 def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
     """Detection after attacks (Table 2); a paraphraser of None was not run."""
-    report = Report("Table 2: robustness against attacks", _about(lab))
     settings = [Setting(name) for name in METHODS]
+    report = _written(lab, "Table 2: robustness against attacks", settings)
     plans: list[tuple[str, float]] = [(a, r) for a in TOKEN_ATTACKS for r in ATTACK_RATIOS]
     for dataset in lab.datasets:
         kept = lab.kept(dataset, *settings)
@@ -68,11 +77,11 @@ def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
             for setting in settings:
                 row: Row = {"prompts": dataset.name, "attack": attack, "ratio": ratio or None,
                             "strategy": setting.strategy}  # fmt: skip
-                if attack in paraphrasers and paraphrasers[attack] is None:
-                    row |= {"texts": "not run"}
-                else:
-                    edited = _attacked(lab, dataset, setting, kept, attack, ratio, paraphrasers)
+                edited = _attacked(lab, dataset, setting, kept, attack, ratio, paraphrasers)
+                if edited:
                     row |= _detected(lab, dataset, setting, kept, "unique", edited)
+                else:
+                    row |= {"texts": "not run"}
                 theirs = paper.TABLE_2[attack, ratio, str(setting.strategy)]
                 report.add(row, theirs, "the paper")
     return report
@@ -80,13 +89,13 @@ def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
 
 def table3(lab: Lab) -> Report:
     """Detection and perplexity by γ and δ (Table 3)."""
-    report = Report("Table 3: γ and δ", _about(lab))
+    report = _written(lab, "Table 3: γ and δ", _grid(), judged=True)
     for dataset in lab.datasets:
         for setting in _grid():
             kept = lab.kept(dataset, setting)
             row: Row = {"prompts": dataset.name, "γ": setting.gamma, "δ": setting.delta}
             row |= _detected(lab, dataset, setting, kept, "unique")
-            row["median PPL"] = _median(lab.perplexity(dataset, setting, kept))
+            row["median PPL"] = _median(lab.perplexity(dataset, setting, kept.numbers))
             theirs, their_ppl = paper.TABLE_3[dataset.name, setting.gamma, setting.delta]
             report.add(row | {"PPL, the paper": their_ppl}, theirs, "LLaDA-8B-Instruct")
     return report
@@ -94,12 +103,12 @@ def table3(lab: Lab) -> Report:
 
 def figure2(lab: Lab) -> Report:
     """How z grows with the length, by γ and δ (Figure 2)."""
-    report = Report("Figure 2: z against length", _about(lab), axes=("tokens", "mean z"))
+    report = _written(lab, "Figure 2: z against length", _grid(), ("tokens", "mean z"))
     lengths = range(10, lab.protocol.scored + 1, 10)
     for dataset in lab.datasets:
         for setting in _grid():
             kept = lab.kept(dataset, setting)
-            texts = _pick(lab.texts(dataset, setting), kept)
+            texts = _pick(lab.texts(dataset, setting), kept.numbers)
             detector = lab.detector(setting.gamma)
             means = [float(lab.z(texts, detector, length).mean()) for length in lengths]
             report.curves.append(
@@ -108,37 +117,37 @@ def figure2(lab: Lab) -> Report:
             )  # fmt: skip
             for length, mean in zip(lengths, means, strict=True):
                 report.add({"prompts": dataset.name, "γ": setting.gamma, "δ": setting.delta,
-                            "tokens": length, "mean z": mean})  # fmt: skip
+                            "tokens": length, "mean z": mean} | kept.cells)  # fmt: skip
     return report
 
 
 def figure3(lab: Lab) -> Report:
     """How z and perplexity go together, by γ and δ (Figure 3)."""
-    report = Report("Figure 3: z against perplexity", _about(lab), axes=("median PPL", "mean z"))
+    axes = ("median PPL", "mean z")
+    report = _written(lab, "Figure 3: z against perplexity", _grid(), axes, judged=True)
     for dataset in lab.datasets:
         for gamma in GAMMAS:
             marked = [setting for setting in _grid() if setting.gamma == gamma]
             points = []
             for setting in [marked[0].unmarked, *marked]:
                 kept = lab.kept(dataset, setting)
-                texts = _pick(lab.texts(dataset, setting), kept)
+                texts = _pick(lab.texts(dataset, setting), kept.numbers)
                 z = float(lab.z(texts, lab.detector(gamma)).mean())
-                ppl = _median(lab.perplexity(dataset, setting, kept))
+                ppl = _median(lab.perplexity(dataset, setting, kept.numbers))
                 points.append((ppl, z))
                 delta = setting.delta if setting.strategy else 0.0
                 report.add({"prompts": dataset.name, "γ": gamma, "δ": delta,
-                            "mean z": z, "median PPL": ppl})  # fmt: skip
+                            "mean z": z, "median PPL": ppl} | kept.cells)  # fmt: skip
             report.curves.append(Curve(dataset.name, f"γ {gamma:g}", points))
     return report
 
 
 def examples(lab: Lab) -> Report:
     """Two texts of each kind, clean and marked, beside what people wrote (the appendix's table)."""
-    report = Report("Examples", _about(lab))
     setting, detector = Setting(PBI), lab.detector(0.5)
+    report = _written(lab, "Examples", [setting], judged=True)
     for dataset in lab.datasets:
-        kept = lab.kept(dataset, setting)[:2]
-        for number in kept:
+        for number in lab.kept(dataset, setting).numbers[:2]:
             row: Row = {"prompts": dataset.name, "prompt": dataset.prompts[number],
                         "people wrote": dataset.truths[number]}  # fmt: skip
             for name, one in (("clean", setting.unmarked), ("marked", setting)):
@@ -152,19 +161,21 @@ def examples(lab: Lab) -> Report:
 
 def frontier(lab: Lab) -> Report:
     """Detection against perplexity for every strategy, over δ, temperature and tokens a step."""
-    report = Report("The frontier", _about(lab), axes=("median PPL", "TPR at 1 % FPR"))
+    groups = [(temperature, per_step) for temperature in (0.0, 0.8) for per_step in (1, 4)]
+    settings = {
+        (group, strategy): [Setting(strategy, 0.5, delta, *group) for delta in SWEEP]
+        for group in groups
+        for strategy in STRATEGIES
+    }
+    axes = ("median PPL", "TPR at 1 % FPR")
+    report = _written(lab, "The frontier", chain(*settings.values()), axes, judged=True)
     for dataset in lab.datasets:
-        for temperature in (0.0, 0.8):
-            for per_step in (1, 4):
-                panel = f"{dataset.name}, temperature {temperature:g}, {per_step} a step"
-                for strategy in STRATEGIES:
-                    points = []
-                    for delta in SWEEP:
-                        setting = Setting(strategy, 0.5, delta, temperature, per_step)
-                        row = _frontier_row(lab, dataset, setting)
-                        points.append((row["median PPL"], row["TPR at 1 % FPR"]))
-                        report.add(row)
-                    report.curves.append(Curve(panel, strategy, points))
+        for ((temperature, per_step), strategy), swept in settings.items():
+            rows = [_frontier_row(lab, dataset, setting) for setting in swept]
+            report.rows += rows
+            panel = f"{dataset.name}, temperature {temperature:g}, {per_step} a step"
+            points = [(row["median PPL"], row["TPR at 1 % FPR"]) for row in rows]
+            report.curves.append(Curve(panel, strategy, points))
     return report
 
 
@@ -174,9 +185,83 @@ def _frontier_row(lab: Lab, dataset: Dataset, setting: Setting) -> Row:
                 "tokens a step": setting.per_step, "strategy": setting.strategy,
                 "δ": setting.delta}  # fmt: skip
     row |= _detected(lab, dataset, setting, kept, "unique")
-    row["median PPL"] = _median(lab.perplexity(dataset, setting, kept))
-    row["clean PPL"] = _median(lab.perplexity(dataset, setting.unmarked, kept))
+    row["median PPL"] = _median(lab.perplexity(dataset, setting, kept.numbers))
+    row["clean PPL"] = _median(lab.perplexity(dataset, setting.unmarked, kept.numbers))
     return row
+
+
+def lengths(lab: Lab) -> Report:
+    """How often texts are detected by their length, for every strategy.
+
+    What decides is the exact p-value, as in `dllmark detect`: no threshold is taken from the
+    unmarked texts, whose own rate stands beside. A text counts with its first tokens at every
+    length it reaches. They are written at temperature 0.8: at 0 a small model soon repeats itself,
+    and what repeats is no evidence.
+    """
+    settings = [Setting(strategy, temperature=0.8) for strategy in STRATEGIES]
+    report = _written(lab, "Lengths: detection against length", settings, ("tokens", "TPR"))
+    for unused in ("scored", "most_repeats"):
+        del report.about[unused]
+    report.about |= {"temperature": settings[0].temperature, "δ": settings[0].delta}
+    detector = lab.detector(0.5)
+    for dataset in lab.datasets:
+        plain = _p_by_length(lab.texts(dataset, settings[0].unmarked), detector)
+        for setting in settings:
+            found = _p_by_length(lab.texts(dataset, setting), detector)
+            for length, p in found.items():
+                row: Row = {"prompts": dataset.name, "strategy": setting.strategy,
+                            "tokens": length, "texts": len(p)}  # fmt: skip
+                null = plain.get(length, np.zeros(0))
+                for rate in LENGTH_RATES:
+                    row |= rate_cells(f"TPR {_at(rate)}", int((p <= rate).sum()), len(p))
+                row["unmarked texts"] = len(null)
+                for rate in LENGTH_RATES if len(null) else ():
+                    name = f"unmarked {_at(rate)}"
+                    row |= rate_cells(name, int((null <= rate).sum()), len(null))
+                report.add(row)
+            for rate in LENGTH_RATES:
+                points = [(float(length), 100 * float((p <= rate).mean()))
+                          for length, p in found.items()]  # fmt: skip
+                report.curves.append(
+                    Curve(f"{dataset.name}, {_at(rate)}", str(setting.strategy), points)
+                )
+    return report
+
+
+def _p_by_length(texts: list[Record], detector: Detector) -> dict[int, Floats]:
+    """Return for each length the p-values of the beginnings of the texts that reach it."""
+    found = {}
+    for length in LENGTHS:
+        cut = [text["ids"][:length] for text in texts if len(text["ids"]) >= length]
+        if cut:
+            found[length] = np.array([one.p_value for one in detector.detect_many(cut)])
+    return found
+
+
+def _at(rate: float) -> str:
+    return f"at p ≤ {100 * rate:g} %"
+
+
+def _written(
+    lab: Lab,
+    title: str,
+    settings: Iterable[Setting],
+    axes: tuple[str, str] = ("", ""),
+    *,
+    judged: bool = False,
+) -> Report:
+    """Have all texts of an experiment written, and return the report to fill.
+
+    It says what a reader must know to compare: the model, the protocol, the judge, and how the
+    texts were written.
+    """
+    settings = list(settings)
+    lab.complete(settings)
+    notes = lab.notes(settings)
+    about = {"model": ", ".join(dict.fromkeys(one.model for one in notes)) or lab.model}
+    if judged:
+        about["judge"] = lab.judge or "none"
+    return Report(title, about | vars(lab.protocol), axes, origin={"texts": summary(notes)})
 
 
 def _grid() -> list[Setting]:
@@ -187,24 +272,21 @@ def _detected(
     lab: Lab,
     dataset: Dataset,
     setting: Setting,
-    kept: list[int],
+    kept: Kept,
     scoring: str,
     texts: list[Record] | None = None,
 ) -> Row:
     """Return a setting's TPR at each rate with its interval, and the mean z."""
     detector = lab.detector(setting.gamma, scoring)
-    null = lab.z(_pick(lab.texts(dataset, setting.unmarked), kept), detector)
+    null = lab.z(_pick(lab.texts(dataset, setting.unmarked), kept.numbers), detector)
     if texts is None:
-        z = lab.z(_pick(lab.texts(dataset, setting), kept), detector)
+        z = lab.z(_pick(lab.texts(dataset, setting), kept.numbers), detector)
     else:
         z = lab.z(texts, detector, max(len(text["ids"]) for text in texts))
-    row: Row = {"texts": len(kept), "left out": len(dataset.prompts) - len(kept),
-                "mean z": float(z.mean())}  # fmt: skip
+    row: Row = kept.cells | {"texts": len(z), "mean z": float(z.mean())}
     for rate in RATES:
-        found = share_interval(int((z > threshold(null, rate).value).sum()), len(z))
-        name = f"TPR at {100 * rate:g} % FPR"
-        row |= {name: 100 * found.share, f"{name}, low": 100 * found.low,
-                f"{name}, high": 100 * found.high}  # fmt: skip
+        hits = int((z > threshold(null, rate).value).sum())
+        row |= rate_cells(f"TPR at {100 * rate:g} % FPR", hits, len(z))
     return row
 
 
@@ -212,33 +294,41 @@ def _attacked(
     lab: Lab,
     dataset: Dataset,
     setting: Setting,
-    kept: list[int],
+    kept: Kept,
     attack: str,
     ratio: float,
     paraphrasers: dict[str, Paraphraser | None],
 ) -> list[Record]:
-    """Return the ids of a setting's texts after an attack, which is the same in every run."""
-    texts, tokenizer = _pick(lab.texts(dataset, setting), kept), lab.model.tokenizer
-    paraphraser = paraphrasers.get(attack)
-    if paraphraser is not None:
+    """Return the ids of a setting's texts after an attack, which is the same in every run.
+
+    There are none where the paraphraser is absent, or gave all of them up.
+    """
+    texts, tokenizer = lab.texts(dataset, setting), lab.tokenizer
+    if attack in paraphrasers:
+        paraphraser = paraphrasers[attack]
+        if paraphraser is None:
+            return []
         place = lab.folder / attack / dataset.name / f"{setting.slug}.jsonl"
-        rewritten = _paraphrased(paraphraser, texts, place)
-        return [{"ids": ids.tolist()} for ids in tokenizer.encode_many(rewritten)]
+        rewritten = _paraphrased(paraphraser, texts, kept.numbers, place)
+        return [{"ids": ids} for ids in tokenizer.encode_many(rewritten)]
     vocabulary, scored = ordinary(tokenizer), lab.protocol.scored
     edited = []
-    for number, text in zip(kept, texts, strict=True):
+    for number in kept.numbers:
         rng = np.random.default_rng([number, round(100 * ratio)])
-        ids = TOKEN_ATTACKS[attack](np.array(text["ids"][:scored]), ratio, rng, vocabulary)
-        edited.append({"ids": ids.tolist()})
+        ids = texts[number]["ids"][:scored].astype(np.int64)
+        edited.append({"ids": TOKEN_ATTACKS[attack](ids, ratio, rng, vocabulary)})
     return edited
 
 
-def _paraphrased(paraphraser: Paraphraser, texts: list[Record], path: Path) -> list[str]:
+def _paraphrased(
+    paraphraser: Paraphraser, texts: list[Record], numbers: list[int], path: Path
+) -> list[str]:
     """Return the paraphrases of texts; they are kept in a file, and only missing ones are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    asked = [Text(number, text["text"], {}, "text") for number, text in enumerate(texts, 1)]
+    asked = [Text(number + 1, texts[number]["text"], {}, "text") for number in numbers]
     complete(asked, path, paraphraser.attack, paraphraser.answers)
-    return [json.loads(line)["text"] for line in path.read_bytes().splitlines()]
+    lines, _ = whole_lines(path)
+    return [json.loads(line)["text"] for line in lines]
 
 
 def _pick(texts: list[Record], kept: list[int]) -> list[Record]:
@@ -247,12 +337,3 @@ def _pick(texts: list[Record], kept: list[int]) -> list[Record]:
 
 def _median(values: Floats) -> float:
     return float(np.median(values))
-
-
-def _about(lab: Lab) -> dict[str, Any]:
-    """Return what a reader must know to compare: the model, the protocol and the judge."""
-    return {
-        "model": lab.model.name,
-        "judge": lab.judge.name if lab.judge else "none",
-        **vars(lab.protocol),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from typing import Any
 from dllmark.errors import DllmarkError, InputError, ModelError
 
 DEFAULT = "smollm2"
+BATCH_TOKENS = 4096
+"""So many logits of a vocabulary of 50,000 take less than a gigabyte."""
+
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -23,17 +26,18 @@ class Judge:
     tokenizer: Any
     model: Any
 
-    def ids(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
-        """Return the tokens of a prompt, and of the text behind it.
+    def ids(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+        """Return the tokens of each prompt, and of the text behind it.
 
         A prompt starts as texts do for this judge: some tokenizers put a first token before all.
         """
         always = self.tokenizer("").input_ids[:1]
         start = always if always == [self.tokenizer.bos_token_id] else []
-        before, after = (
-            self.tokenizer(part, add_special_tokens=False).input_ids for part in (prompt, text)
-        )
-        return start + before, after
+        parts = [part for pair in pairs for part in pair]
+        found = self.tokenizer(parts, add_special_tokens=False).input_ids if parts else []
+        return [
+            (start + before, after) for before, after in zip(found[::2], found[1::2], strict=True)
+        ]
 
 
 def load_judge(source: str = DEFAULT) -> Judge:
@@ -83,15 +87,16 @@ def _smollm2() -> str:
 
 
 def perplexities(
-    judge: Judge, pairs: Sequence[tuple[str, str]], batch_size: int = 8
+    judge: Judge, pairs: Sequence[tuple[str, str]], batch_tokens: int = BATCH_TOKENS
 ) -> list[float]:
     """Return exp of the mean negative log-likelihood of each text's tokens, given its prompt.
 
     `pairs` are (prompt, text). Prompts are not counted. A first token that nothing precedes cannot
     be counted, and a text without a token to count has no perplexity: not a number. Texts of
-    similar length are computed together; what a text gets does not depend on its company.
+    similar length are computed together, up to `batch_tokens` tokens with the padding; what a text
+    gets does not depend on its company.
     """
-    encoded = [judge.ids(prompt, text) for prompt, text in pairs]
+    encoded = judge.ids(pairs)
     lengths = [len(before) + len(after) for before, after in encoded]
     most = getattr(judge.model.config, "max_position_embeddings", None) or max(lengths, default=0)
     for number, length in enumerate(lengths, 1):
@@ -100,13 +105,27 @@ def perplexities(
                 f"text {number} has {length} tokens with its prompt, and the judge {judge.name} "
                 f"takes {most}: shorten it, or choose another judge"
             )
-    order = sorted(range(len(pairs)), key=lambda number: -lengths[number])
     found: dict[int, float] = {}
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
+    for batch in _batches(lengths, batch_tokens):
         losses = _losses(judge, [encoded[number] for number in batch])
         found.update(zip(batch, map(math.exp, losses), strict=True))
     return [found[number] for number in range(len(pairs))]
+
+
+def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield the numbers of texts to compute together, the longest first, each padded to it.
+
+    >>> list(_batches([2, 9, 3, 4], most=10))
+    [[1], [3, 2], [0]]
+    """
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > most:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 def _losses(judge: Judge, batch: list[tuple[list[int], list[int]]]) -> list[float]:
@@ -125,13 +144,13 @@ def _losses(judge: Judge, batch: list[tuple[list[int], list[int]]]) -> list[floa
     ids, mask = ids.to(judge.model.device), mask.to(judge.model.device)
     with torch.inference_mode():
         logits = judge.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        result = []
+        result: list[torch.Tensor] = []
         for row, (before, after) in enumerate(batch):
             first, end = max(len(before), 1), len(before) + len(after)
             if first >= end:
-                result.append(math.nan)
+                result.append(torch.full((), math.nan, device=logits.device))
                 continue
             predicted = logits[row, first - 1 : end - 1].float()
-            loss = torch.nn.functional.cross_entropy(predicted, ids[row, first:end])
-            result.append(float(loss))
-    return result
+            result.append(torch.nn.functional.cross_entropy(predicted, ids[row, first:end]))
+        losses: list[float] = torch.stack(result).tolist()  # waits for the GPU once
+    return losses

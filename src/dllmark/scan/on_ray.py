@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dllmark.cluster import NEEDS_RAY, cluster
 from dllmark.errors import DllmarkError, InputError
 from dllmark.files import atomic_write
 from dllmark.scan.plan import Shard
@@ -31,15 +32,11 @@ def scan_on_ray(
 ) -> None:
     """Scan shards on the cluster at an address, on the one in use, or on a local one."""
     try:
-        import ray
         import ray.data
     except ImportError:
-        raise DllmarkError("the Ray engine needs Ray: pip install 'dllmark[ray]'") from None
+        raise DllmarkError(NEEDS_RAY) from None
 
-    started = not ray.is_initialized()
-    if started:
-        _connect(address, workers)
-    try:
+    with cluster(address, workers):
         by_index = {shard.index: shard for shard in shards}
         items = [{"index": one.index, "pieces": json.dumps(one.packed())} for one in shards]
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -50,34 +47,19 @@ def scan_on_ray(
         for result in results.iter_rows():
             if result["failure"]:
                 raise InputError(result["failure"])
-            shard = by_index[result["index"]]
-            with atomic_write(errors_path(folder, shard)) as file:
-                file.write(result["errors"])
-            with atomic_write(rows_path(folder, shard)) as file:
-                file.write(result["rows"])
-            on_progress(shard.size, result["documents"])
-    except ray.exceptions.RayError as error:
-        raise DllmarkError(
-            f"Ray could not finish: {_reason(error)}. What is done is kept; the same command "
-            "continues"
-        ) from None
+            _write(folder, by_index[result["index"]], result)
+            on_progress(by_index[result["index"]].size, result["documents"])
+
+
+def _write(folder: Path, shard: Shard, result: dict[str, Any]) -> None:
+    """Write the two files of a shard, the rows last: they say that it is done."""
+    try:
+        with atomic_write(errors_path(folder, shard)) as file:
+            file.write(result["errors"])
+        with atomic_write(rows_path(folder, shard)) as file:
+            file.write(result["rows"])
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from None
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def _connect(address: str | None, workers: int | None) -> None:
-    import ray
-
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        options |= {"num_cpus": workers, "include_dashboard": False}
-    try:
-        ray.init(address=address or "local", **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise DllmarkError(f"cannot reach the Ray cluster: {_reason(error)}") from None
 
 
 def _scan(item: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -110,8 +92,3 @@ def _scan(item: dict[str, Any], job: Job) -> dict[str, Any]:
 def _scorer(job: Job) -> Scorer:
     """Load the tokenizers once a worker, not once a shard."""
     return job.scorer()
-
-
-def _reason(error: Exception) -> str:
-    """Return the last line of an error: Ray puts the whole remote traceback before it."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]

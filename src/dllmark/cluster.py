@@ -1,0 +1,58 @@
+"""A Ray cluster to work on: one that is there, or one started here for as long as it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dllmark.errors import DllmarkError
+
+NEEDS_RAY = "the Ray engine needs Ray: pip install 'dllmark[ray]'"
+
+
+@contextmanager
+def cluster(address: str | None = None, cores: int | None = None) -> Iterator[None]:
+    """Use the cluster this process is connected to, the one at an address, or a local one.
+
+    `cores` is the size of a local one; None takes all. What is connected here is left again at the
+    end. Ray's own errors become one line; what workers print does not come here.
+
+    >>> with cluster("ray://head:10001"):  # doctest: +SKIP
+    ...     ...
+    """
+    try:
+        import ray
+    except ImportError:
+        raise DllmarkError(NEEDS_RAY) from None
+
+    started = not ray.is_initialized()
+    if started:
+        _connect(address, cores)
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        raise DllmarkError(
+            f"Ray could not finish: {_reason(error)}. What is done is kept; the same command "
+            "continues"
+        ) from None
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _connect(address: str | None, cores: int | None) -> None:
+    import ray
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {"num_cpus": cores, "include_dashboard": False}
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise DllmarkError(f"cannot reach the Ray cluster: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the last line of an error: Ray puts the whole remote traceback before it."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]

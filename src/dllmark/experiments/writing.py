@@ -1,0 +1,116 @@
+"""Writing the texts of an experiment, batch by batch, with one model on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dllmark.experiments.settings import Protocol, Setting
+from dllmark.key import WatermarkKey
+
+if TYPE_CHECKING:
+    from dllmark.models.loading import Model
+    from dllmark.sampling import Sampler
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts to write together. It holds the key, so it is never stored or printed.
+
+    Its randomness follows from the number of its first prompt: whoever writes it, and whenever,
+    writes the same on the same kind of device.
+    """
+
+    setting: Setting
+    protocol: Protocol
+    chat: bool
+    key: WatermarkKey | None
+    first: int
+    prompts: tuple[str, ...]
+
+
+class Writer(typing.Protocol):
+    """Writes batches, wherever it does so."""
+
+    def write(self, batches: Sequence[Batch]) -> Iterator[list[Record]]:
+        """Yield the texts of each batch, in order, as soon as they are there."""
+
+    @property
+    def hardware(self) -> str:
+        """What the texts that came so far were written on."""
+
+
+class Local:
+    """Writes with a model on this machine, which is loaded when the first text is asked for.
+
+    >>> writer = Local(lambda: load_model("embedded"))  # doctest: +SKIP
+    """
+
+    def __init__(self, load: Callable[[], Model]) -> None:
+        self._load = load
+        self._model: Model | None = None
+
+    def write(self, batches: Sequence[Batch]) -> Iterator[list[Record]]:
+        """Write one batch after the other."""
+        for batch in batches:
+            self._model = self._model or self._load()
+            yield write_batch(self._model, batch)
+
+    @property
+    def hardware(self) -> str:
+        """The GPU or the processor."""
+        return hardware(self._model) if self._model else ""
+
+
+def write_batch(model: Model, batch: Batch) -> list[Record]:
+    """Return the texts of one batch as plain JSON values."""
+    from dllmark.sampling import generate
+    from dllmark.watermark import Watermark
+
+    setting, watermark = batch.setting, None
+    if batch.key is not None and setting.strategy is not None:
+        watermark = Watermark(batch.key, setting.strategy, setting.delta, tokenizer=model.tokenizer)
+    texts = generate(
+        model,
+        batch.prompts,
+        watermark,
+        sampler_of(model, batch.protocol, setting),
+        tokens=batch.protocol.tokens,
+        chat=batch.chat,
+        seed=batch.first,
+        batch_size=len(batch.prompts),
+    )
+    return [text.to_dict() for text in texts]
+
+
+def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
+    """Return the sampler the paper uses for a model: Dream's for Dream, and LLaDA's else."""
+    from dllmark.sampling import Dream, Llada
+
+    steps = protocol.tokens // setting.per_step
+    if model.family.name == "Dream":
+        return Dream(steps, "entropy", setting.temperature)
+    return Llada(steps, protocol.block, setting.temperature)
+
+
+def hardware(model: Model) -> str:
+    """Return what a model runs on: the name of the GPU, or of the processor."""
+    import torch
+
+    cuda = model.device.type == "cuda"
+    return torch.cuda.get_device_name(model.device) if cuda else processor()
+
+
+def processor() -> str:
+    """Return the name of this machine's processor, and how many cores it has."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return f"CPU {next(names, platform.machine())} ({os.cpu_count()} cores)"
