@@ -225,6 +225,20 @@ def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
     assert (found.verdict.value == "watermarked") is not blind
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_neighbours_are_never_decided_at_once_where_a_strategy_takes_turns(
+    small_key, small_tokenizer, strategy
+):
+    watermark = Watermark(small_key, strategy, tokenizer=small_tokenizer)
+    step = torch.tensor([[5, 9, 6, 4], [3, 8, -1, -1]])
+    turns = [turn.tolist() for turn in watermark.turns(step)]
+    if strategy == "expected-bidirectional":
+        assert turns == [[[-1, -1, 6, 4], [-1, 8, -1, -1]], [[5, 9, -1, -1], [3, -1, -1, -1]]]
+    else:
+        assert turns == [step.tolist()]  # as in the paper
+    assert [turn.tolist() for turn in watermark.turns(step[:, :1])] == [[[5], [3]]]
+
+
 def test_wrong_settings_are_refused_with_a_reason(key, tokenizer, small_tokenizer):
     with pytest.raises(DllmarkError, match="choose one of kgw"):
         Watermark(key, "sideways")

@@ -32,11 +32,16 @@ HASHED_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class Strategy:
-    """Which neighbours of a position bias its token, and what stands in for an unrevealed one."""
+    """Which neighbours of a position bias its token, and what stands in for an unrevealed one.
+
+    `in_turn` asks a sampler that fills several positions in one step to decide them in two turns,
+    so that no two neighbours are decided at once: see `turns`.
+    """
 
     name: str
     backward: bool
     stand_in: Literal["nothing", "argmax", "expectation"]
+    in_turn: bool = False
 
 
 STRATEGIES = {
@@ -46,7 +51,7 @@ STRATEGIES = {
         Strategy("predictive", backward=False, stand_in="argmax"),
         Strategy("bidirectional", backward=True, stand_in="nothing"),
         Strategy("predictive-bidirectional", backward=True, stand_in="argmax"),
-        Strategy("expected-bidirectional", backward=True, stand_in="expectation"),
+        Strategy("expected-bidirectional", backward=True, stand_in="expectation", in_turn=True),
     )
 }
 
@@ -98,6 +103,23 @@ class Watermark:
         """
         return isinstance(self._source, WatermarkKey | HashedGreenList)
 
+    def turns(self, positions: Tensor) -> list[Tensor]:
+        """Return the positions [B, K] of one step as they are to be decided, one set at a time.
+
+        Tokens chosen at once cannot see each other. Where the strategy asks for it, even positions
+        come first and odd ones after them: only neighbours matter to each other. What is not in its
+        turn is -1.
+
+        >>> import torch
+        >>> step = torch.tensor([[4, 7, 5]])
+        >>> [turn.tolist() for turn in Watermark(key, "expected-bidirectional").turns(step)]
+        [[[4, -1, -1]], [[-1, 7, 5]]]
+        """
+        if not self.strategy.in_turn or positions.shape[1] < 2:
+            return [positions]
+        even = positions % 2 == 0
+        return [torch.where(chosen, positions, -1) for chosen in (even, ~even)]
+
     def bias(
         self,
         tokens: Tensor,
@@ -114,8 +136,8 @@ class Watermark:
         positions  [B, K]    the positions to fill; -1 where a sequence fills fewer than others
         rows       [B, R]    the positions that `logits` covers, if not all of them in order
 
-        Positions filled in one step see each other as unrevealed. A neighbour outside the
-        sequence, a special token, or an unrevealed one without logits gives no term.
+        Positions of one call see each other as unrevealed (`turns` parts them). A neighbour outside
+        the sequence, a special token, or an unrevealed one without logits gives no term.
 
         >>> import torch
         >>> tokens = torch.tensor([[7, 2, 9]])

@@ -102,6 +102,32 @@ def test_the_watermark_does_not_decide_which_tokens_come_first(model, small_key,
     assert not torch.equal(unmarked.tokens, marked.tokens)
 
 
+def naive_turns(model, x, watermark, each):
+    """A text of one block, the most certain tokens first; those at odd positions see the others."""
+    while (masked := x == MASK).any():
+        logits = forbid(model, model.transformer(x))
+        certain = torch.where(masked, logits.log_softmax(-1).amax(-1), -torch.inf)
+        chosen = certain[0].topk(each).indices.tolist()
+        for parity in (0, 1):
+            before = x.clone()
+            for at in chosen:
+                if at % 2 == parity:
+                    one = watermark.bias(before, before != MASK, logits, torch.tensor([[at]]))
+                    x[0, at] = one[0, 0].argmax()
+    return x
+
+
+@pytest.mark.parametrize("each", [1, 4, 16])
+def test_tokens_of_one_step_see_their_neighbours_where_the_strategy_takes_turns(
+    model, small_key, each
+):
+    watermark = Watermark(small_key, "expected-bidirectional", 4.0, tokenizer=model.tokenizer)
+    x, _, _ = padded(model, PROMPTS[:1], 32)
+    expected = naive_turns(model, x, watermark, each)
+    sampler = Llada(steps=32 // each, block_length=32)
+    assert torch.equal(written(model, sampler, watermark, prompts=PROMPTS[:1]), expected)
+
+
 def test_one_block_is_finished_before_the_next_begins(model):
     steps = steps_of(model, Llada(steps=8, block_length=8))
     for step in steps:

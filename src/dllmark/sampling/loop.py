@@ -2,8 +2,8 @@
 
 A step has four parts. The model predicts every masked position of the block. Which positions are
 revealed follows from those predictions as they are. Only the logits of these positions are then
-leaned towards green pairs. A token is drawn for each, with the noise its candidate was drawn with:
-a watermark of strength 0 changes nothing at all.
+leaned towards green pairs, in one turn or two. A token is drawn for each, with the noise its
+candidate was drawn with: a watermark of strength 0 changes nothing at all.
 
 Inside a step the host never waits for the GPU, and the shapes of all tensors are known before it,
 so that `Recorder` can replay a step it has seen as one CUDA graph.
@@ -148,15 +148,22 @@ class Writer:
         masked = ~canvas.revealed.index_select(1, block)
         places = choose(sampler, score, masked, self.count, shape.most)
 
-        which = torch.arange(len(places), device=places.device)[:, None]
-        row = places.clamp(min=0)
+        positions = torch.where(places >= 0, places + self.first, -1)
+        for turn in [positions] if self.watermark is None else self.watermark.turns(positions):
+            write(canvas, block, turn, self._decide(turn, logits, noise, rows))
+
+    def _decide(
+        self, positions: Tensor, logits: Tensor, noise: Tensor | None, rows: Tensor
+    ) -> Tensor:
+        """Return a token for each of the positions [B, K] of the block."""
+        which = torch.arange(len(positions), device=positions.device)[:, None]
+        row = (positions - self.first).clamp(min=0)
         if self.watermark is None:
-            chosen = inside[which, row]
+            chosen = logits[which, row]
         else:
-            positions = torch.where(places >= 0, places + self.first, -1)
+            canvas = self.canvas
             chosen = self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows)
-        tokens = draw(temper(sampler, chosen), None if noise is None else noise[which, row])
-        write(canvas, block, places, tokens)
+        return draw(temper(self.sampler, chosen), None if noise is None else noise[which, row])
 
     def _predict(self, rows: Tensor, part: int | None) -> Tensor:
         """Return the model's logits [B, R, V] for some positions, -inf for what must not come.
@@ -183,10 +190,10 @@ class Writer:
         return logits
 
 
-def write(canvas: Canvas, block: Tensor, places: Tensor, tokens: Tensor) -> None:
-    """Put tokens [B, K] at their places [B, K] in the block; a place of -1 takes none."""
+def write(canvas: Canvas, block: Tensor, positions: Tensor, tokens: Tensor) -> None:
+    """Put tokens [B, K] at their positions [B, K], which are in the block; -1 takes none."""
     rows, width = len(tokens), len(block)
-    past = torch.where(places >= 0, places, width)  # a column that is cut off again
+    past = torch.where(positions >= 0, positions - block[0], width)  # a column that is cut off
     new = torch.zeros(rows, width + 1, dtype=torch.bool, device=tokens.device)
     new = new.scatter(1, past, True)[:, :width]
     given = torch.zeros(rows, width + 1, dtype=tokens.dtype, device=tokens.device)
