@@ -19,8 +19,8 @@ WIDTH = 100
 INTRODUCTION = """\
 # The command line
 
-What `--help` says of every command. This page is generated: change the help texts in
-`src/dllmark/cli.py`, then run `make docs`.
+What `--help` says of every command. This page is generated: change the help texts where the
+commands are (`src/dllmark/cli.py`, and `command.py` in the packages), then run `make docs`.
 """
 
 

@@ -235,5 +235,8 @@ def test_a_tokenizer_that_moved_can_be_pointed_to(run, own_key, own_tokenizer):
     result = run("detect", "--key", own_key, stdin="Word.")
     assert (result.status, result.out) == (2, "")
     assert "--tokenizer" in result.err
+    wrong = run("detect", "--key", own_key, "--tokenizer", "none.json", stdin="Word.")
+    assert (wrong.status, "there is no tokenizer none.json" in wrong.err) == (2, True)
+    assert "moved" not in wrong.err
     moved = ["--tokenizer", own_tokenizer.with_name("moved.json")]
     assert run("detect", "--key", own_key, *moved, stdin="Word.").status == 3

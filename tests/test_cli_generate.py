@@ -171,6 +171,8 @@ def test_a_file_is_continued(run, own_key, tmp_path):
     first = path.read_bytes()
     result = run("generate", "A", "B", *options)
     assert (result.out, result.err) == ("", f"{path}: 1 written, 1 already there\n")
+    report = run("generate", "A", "B", *options, "--json").json
+    assert report == {"path": str(path), "texts": 0, "already there": 2}
     assert path.read_bytes().startswith(first)
     assert [json.loads(line)["prompt"] for line in path.read_text().splitlines()] == ["A", "B"]
     assert run("detect", path, "--key", own_key).status != 2

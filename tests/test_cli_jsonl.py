@@ -105,7 +105,7 @@ def test_calibration_shows_a_table_and_draws_a_plot(run, key, key_file, null_fil
 def test_calibration_stops_at_a_line_it_cannot_score(run, key_file):
     result = run("calibrate", "-", "--key", key_file, stdin='"a text"\nno JSON\n')
     assert (result.status, result.out) == (2, "")
-    assert ":2: not a line of JSON" in result.err
+    assert ':2: not a line of JSON: write each as {"text": "..."}' in result.err
 
 
 def test_calibration_needs_texts(run, key_file):

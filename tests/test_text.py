@@ -220,10 +220,28 @@ def test_a_tokenizer_of_the_hub_keeps_its_name(tmp_path, monkeypatch):
     assert (loaded.name, loaded.fingerprint) == ("owner/model", fingerprint(DEFINITION))
 
 
-def test_a_hub_that_cannot_be_reached_says_what_to_do(monkeypatch):
-    def offline(*_):
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_says_what_to_do(monkeypatch):
+    asked = []
+
+    def offline(_, name):
+        asked.append(name)
         raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
     with pytest.raises(DllmarkError, match=r"LocalEntryNotFoundError.*give the path of its tok"):
         load_tokenizer("owner/model")
+    assert asked == ["tokenizer.json"]
+
+
+def test_a_folder_without_a_tokenizer_says_what_it_needs(tmp_path):
+    with pytest.raises(TokenizerError, match=r"no tokenizer in the folder .* needs a tokenizer\.j"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_folder_that_may_not_be_read_is_an_error_of_one_line(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr("pathlib.Path.stat", refused)  # what Path.exists lets through
+    with pytest.raises(TokenizerError, match="that can be read"):
+        load_tokenizer(str(tmp_path))

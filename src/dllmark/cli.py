@@ -154,7 +154,7 @@ def detect(
     """Say whether a text carries the key's watermark.
 
     Exit status, as grep's: 0 watermarked (of JSONL: at least one text), 1 not detected,
-    2 error, 3 too short to tell.
+    2 error, 3 too short to tell. For folders and many files, see `dllmark scan`.
     """
     from dllmark.documents import detect_documents, read_jsonl, read_text
 
@@ -303,7 +303,11 @@ def generate(
     )  # fmt: skip
     if output:
         held = job.append(asked, output)
-        err.print(f"{output}: {len(asked) - held} written, {held} already there")
+        written = len(asked) - held
+        if as_json:
+            print_json({"path": str(output), "texts": written, "already there": held})
+        else:
+            err.print(f"{output}: {written} written, {held} already there")
         return
     for text in job.texts(asked):
         print_json(text.to_dict()) if as_json else print_text(text.text)
@@ -338,7 +342,8 @@ def _detector(key: Path, fpr: float, scoring: Literal["unique", "all"], at: str 
     try:
         tokenizer = load_tokenizer(at or loaded.tokenizer.name)
     except TokenizerError as error:
-        raise TokenizerError(f"{error}. If it was moved, say with --tokenizer where to") from None
+        moved = "" if at else ". If it was moved, say with --tokenizer where to"
+        raise TokenizerError(f"{error}{moved}") from None
     return Detector(loaded, tokenizer, fpr=fpr, scoring=scoring)
 
 

@@ -81,7 +81,7 @@ def _record(line: bytes, source: str) -> Document:
     try:
         record = json.loads(_decode(line, source))
     except (ValueError, RecursionError):
-        raise InputError(f"{source}: not a line of JSON") from None
+        raise InputError(f'{source}: not a line of JSON: write each as {{"text": "..."}}') from None
     text = record.get("text") if isinstance(record, dict) else record
     watermark = record.get("watermark") if isinstance(record, dict) else None
     if not isinstance(text, str):

@@ -122,11 +122,16 @@ def load_tokenizer(source: str) -> Tokenizer:
     if source == "embedded":
         return Tokenizer(EMBEDDED.read_text(encoding="utf-8"), source)
     path = Path(source)
-    if os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
-        if not (path / "tokenizer.json").exists() and (path / "vocab.json").exists():
-            return Tokenizer(qwen_tokenizer.definition(path), str(path.resolve()))
-        path = path / "tokenizer.json"
-    if os.path.exists(path):
+    if source and os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
+        folder, path = path, path / "tokenizer.json"
+        if not os.path.exists(path):
+            if os.path.exists(folder / "vocab.json"):
+                return Tokenizer(qwen_tokenizer.definition(folder), str(folder.resolve()))
+            raise TokenizerError(
+                f"there is no tokenizer in the folder {source}: it needs a tokenizer.json, or "
+                f"Qwen2's {', '.join(qwen_tokenizer.FILES)}, that can be read"
+            )
+    if source and os.path.exists(path):
         return Tokenizer(_read(path), str(path.resolve()))
     if source.count("/") == 1 and not source.startswith((".", "/", "~")):
         return Tokenizer(_from_hub(source), source)
@@ -139,11 +144,13 @@ def load_tokenizer(source: str) -> Tokenizer:
 def _from_hub(repository: str) -> str:
     """Return a model's tokenizer.json from the local cache or the hub; no code is run."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
         try:
             path = hf_hub_download(repository, "tokenizer.json")
+        except LocalEntryNotFoundError:  # offline, and not in the cache: the others would not be
+            raise
         except EntryNotFoundError:  # Dream has Qwen2's three files instead
             paths = [hf_hub_download(repository, name) for name in qwen_tokenizer.FILES]
             return qwen_tokenizer.definition(Path(paths[0]).parent)

@@ -31,6 +31,11 @@ def test_a_hit_exits_0_and_no_hit_1(scan, corpus, tmp_path, texts):
     assert "- watermarked: 0" in result.out
 
 
+def test_the_environment_may_name_the_key(run, key_file, corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLLMARK_KEY", str(key_file))
+    assert run("scan", corpus, "-o", tmp_path / "out", "--workers", 1).status == 0
+
+
 def test_the_summary_as_json_is_the_one_in_the_folder(scan, corpus, tmp_path):
     result = scan(corpus, "--json", "--bh", 0.01)
     assert result.json == json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -12,6 +12,7 @@ import pytest
 import torch
 from serving import read_events
 
+from dllmark.key import TokenizerId, WatermarkKey
 from dllmark.server import command
 
 
@@ -91,6 +92,10 @@ REFUSED = {
     "a limit": (["--max-batch", "0"], "the limit batch is at least 1"),
     "a rate": (["--fpr", "2"], "lies in (0, 1)"),
     "a missing token file": (["--token-file", "missing"], "cannot read the token file missing"),
+    "a tokenizer beside a model": (
+        ["--model", "embedded", "--tokenizer", "a.json"],
+        "--tokenizer is for --model none",
+    ),
     "a model": (["--model", "missing/model/here"], "there is no model missing/model/here"),
 }
 
@@ -101,6 +106,19 @@ def test_it_refuses_to_start_in_one_line(run, key_file, options, reason):
     result = run("serve", "--key", key_file, *model, *options)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert reason in result.err
+
+
+def test_a_tokenizer_that_moved_can_be_pointed_to(run, key, tokenizer, tmp_path, monkeypatch):
+    served = []
+    monkeypatch.setattr(command, "_run", lambda service, *_: served.append(service))
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    new.write_text(tokenizer.definition())
+    moved = WatermarkKey(key.secret, key.gamma, TokenizerId(str(old), tokenizer.fingerprint))
+    moved.save(tmp_path / "moved.key")
+    options = ["--key", tmp_path / "moved.key", "--model", "none"]
+    assert f"there is no tokenizer {old}" in run("serve", *options).err
+    assert run("serve", *options, "--tokenizer", new).status == 0
+    assert [service.tokenizer.name for service in served] == [str(new)]
 
 
 def test_a_port_that_is_taken_is_told(run, key_file):

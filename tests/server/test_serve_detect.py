@@ -106,6 +106,16 @@ def test_what_cannot_be_checked_is_refused_with_a_reason(serve, key, body, statu
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("content", "kind"), [(b"{text", "application/json"), (b'{"text": "a"}', "text/plain")]
+)
+def test_a_body_that_is_no_json_is_told_so(server, content, kind):
+    headers = {"Content-Type": kind}
+    response = server.client.post("/v1/detect", content=content, headers=headers)
+    assert (response.status_code, response.json()["error"]["param"]) == (422, None)
+    assert "send one, with Content-Type: application/json" in response.json()["error"]["message"]
+
+
 def test_lone_surrogates_are_refused(server):
     response = server.client.post(
         "/v1/detect", content=rb'{"text": "\ud800"}', headers={"Content-Type": "application/json"}

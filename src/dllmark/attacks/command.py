@@ -256,5 +256,10 @@ def _check_seed(seed: int) -> None:
 
 
 def _check_files(file: str, output: Path) -> None:
-    if file != "-" and output.exists() and output.samefile(file):
+    """Refuse to write over the input; a file that cannot be found is told where it is opened."""
+    try:
+        same = file != "-" and output.samefile(file)
+    except OSError:
+        return
+    if same:
         raise InputError(f"{output} is the input: give another output file")

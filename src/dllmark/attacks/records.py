@@ -71,7 +71,9 @@ def _record(line: bytes, number: int, field: str, name: str) -> Record:
     try:
         entries = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        raise InputError(f"{name}:{number}: not a line of JSON in UTF-8") from None
+        raise InputError(
+            f'{name}:{number}: not a line of JSON in UTF-8: write each as {{"{field}": "..."}}'
+        ) from None
     if isinstance(entries, str):
         entries = {field: entries}
     text = entries.get(field) if isinstance(entries, dict) else None

@@ -30,7 +30,11 @@ def scan(
     ],
     key: Annotated[
         list[Path],
-        typer.Option(help="A key file; repeat it to try several keys.", show_default=False),
+        typer.Option(
+            envvar="DLLMARK_KEY",
+            help="A key file; repeat it to try several keys.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path,

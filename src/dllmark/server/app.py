@@ -167,9 +167,11 @@ def _invalid(_: Request, error: Exception) -> Response:
     """Say what is wrong with a body, without repeating it."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid" or len(first["loc"]) == 1:
+        message = "the body is no JSON object: send one, with Content-Type: application/json"
+        return Refusal(422, "invalid_body", message).response()
     where = ".".join(str(part) for part in first["loc"][1:])
-    message = f"{where}: {first['msg']}" if where else str(first["msg"])
-    return Refusal(422, "invalid_body", message, param=where or None).response()
+    return Refusal(422, "invalid_body", f"{where}: {first['msg']}", param=where).response()
 
 
 def _unusable(_: Request, error: Exception) -> Response:

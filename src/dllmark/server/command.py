@@ -46,6 +46,12 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="A private file with a bearer token a line.")
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model none: where the key's tokenizer is now, if not where the key says."
+        ),
+    ] = None,
     public: Annotated[
         bool,
         typer.Option(
@@ -75,25 +81,32 @@ def serve(
         raise InputError(
             f"{host} can be reached from other machines: give --token-file, or listen on 127.0.0.1"
         )
+    if tokenizer and model != "none":
+        raise InputError("--tokenizer is for --model none: a model brings its own")
     tokens = read_tokens(token_file) if token_file else None
     limits = Limits(
         max_body, max_characters, max_batch, max_tokens, max_concurrent, max_per_minute,
         max_waiting,
     )  # fmt: skip
     keys = [WatermarkKey.load(path) for path in key]
-    service = _service(keys, model, limits, fpr, public)
+    service = _service(keys, model, tokenizer, limits, fpr, public)
     _run(service, tokens, host, port)
 
 
 def _service(
-    keys: list[WatermarkKey], source: str | None, limits: Limits, fpr: float, public: bool
+    keys: list[WatermarkKey],
+    source: str | None,
+    at: str | None,
+    limits: Limits,
+    fpr: float,
+    public: bool,
 ) -> Service:
-    """Load the tokenizer, and the model unless it is `none`."""
+    """Load the model, or if it is `none` the tokenizer alone, from `at` if given."""
     from dllmark.server.service import Service
     from dllmark.text import load_tokenizer
 
     if source == "none":
-        tokenizer = load_tokenizer(keys[0].tokenizer.name)
+        tokenizer = load_tokenizer(at or keys[0].tokenizer.name)
         return Service(keys, tokenizer, None, limits, fpr, public)
     import torch
 

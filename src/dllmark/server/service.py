@@ -50,7 +50,8 @@ class Service:
             if key.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise MismatchError(
                     f"key {key.id} is for another tokenizer than {self.tokenizer.name}: a server "
-                    "works with one tokenizer, so start another one for that key"
+                    "works with one tokenizer, so start another one for that key, or make a key "
+                    "for this one with `dllmark keygen`"
                 )
         Detector(self.keys[0], self.tokenizer, fpr=self.fpr)  # raises for a rate that is none
         self.metrics = Metrics()
