@@ -31,6 +31,9 @@ class Recorder:
         self._enabled = enabled and generator.device.type == "cuda"
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._enabled else None
+        self._stream: torch.cuda.Stream | None = None
+        if self._enabled:  # torch would record on the current device, which need not be the model's
+            self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call, unused-ignore]
 
     def run(self, key: Hashable, work: Callable[[], object]) -> None:
         """Do the work that goes by this key."""
@@ -46,6 +49,6 @@ class Recorder:
         """Record the work without doing it."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             work()
         return graph
