@@ -51,6 +51,10 @@ def test_p_values_of_very_long_texts_are_still_right():
     assert binomial_tail(1_000_000, 1_000_000, 0.5) == 0
 
 
+def test_more_green_pairs_than_pairs_cannot_be():
+    assert binomial_tail([4, 9], 3, 0.5).tolist() == [0.0, 0.0]
+
+
 def test_nothing_scored_is_no_evidence():
     assert binomial_tail(0, 0, 0.5) == 1
     assert z_score(0, 0, 0.5) == 0

@@ -41,9 +41,9 @@ def binomial_tail(green: ArrayLike, pairs: ArrayLike, gamma: float) -> Floats:
     g, n = np.broadcast_arrays(
         np.asarray(green, dtype=np.float64), np.asarray(pairs, dtype=np.float64)
     )
-    tail = np.ones(g.shape)
-    upper = (g > gamma * n) & (g > 0)
-    lower = (g > 0) & ~upper
+    tail = np.where(g > n, 0.0, 1.0)
+    upper = (g > gamma * n) & (g > 0) & (g <= n)
+    lower = (g > 0) & (g <= gamma * n)
     # Either tail is its first term times a continued fraction, which converges fast on its own
     # side of the mean; the other side is one minus it.
     tail[upper] = _tail_from(g[upper], n[upper], gamma)

@@ -1,6 +1,7 @@
 """`dllmark reproduce` writes every form of a report, and says what it cannot do."""
 
 import json
+import sys
 
 import pytest
 
@@ -81,3 +82,11 @@ def test_a_mistake_is_one_line(run, folder, arguments, reason):
     assert reason in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert folder == []
+
+
+@pytest.mark.parametrize("name", ["figure2", "figure3", "frontier", "lengths"])
+def test_a_plot_that_cannot_be_drawn_shows_before_the_writing(run, folder, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("reproduce", "table1", name, *SMALL)
+    assert (result.status, folder) == (2, [])
+    assert "a plot needs matplotlib: pip install" in result.err

@@ -126,6 +126,22 @@ def test_texts_of_another_length_or_model_are_refused(model, tmp_path):
         lab_in(tmp_path, model, more, model="other").texts(more, MARKED)
 
 
+def test_texts_that_are_written_again_are_measured_again(model, tmp_path, monkeypatch):
+    def measure(judge, pairs):
+        return [float(sum(text.encode())) for _, text in pairs]
+
+    monkeypatch.setattr("dllmark.experiments.lab.perplexities", measure)
+    monkeypatch.setattr("dllmark.experiments.lab.load_judge", lambda name: name)
+    first = lab_in(tmp_path, model, judge=r"C:\models/judge")
+    first.perplexity(DATASET, MARKED, [0, 1])
+    assert (tmp_path / "perplexity" / "C----models--judge" / "C4").is_dir()
+    text_file(tmp_path).unlink()
+    other = tiny_model(model.tokenizer, seed=1)
+    again = lab_in(tmp_path, other, judge=r"C:\models/judge")
+    expected = measure(None, [("", text["text"]) for text in again.texts(DATASET, MARKED)[:2]])
+    assert again.perplexity(DATASET, MARKED, [0, 1]).tolist() == expected
+
+
 @pytest.mark.parametrize("name", ["texts", "runs"])
 def test_a_damaged_file_is_named(model, tmp_path, name):
     lab_in(tmp_path, model).texts(DATASET, MARKED)

@@ -37,7 +37,7 @@ def test_bad_prompts_are_named(tmp_path, content, reason):
 
 def test_a_file_is_read_whole_where_all_of_it_counts(tmp_path):
     path = tmp_path / "c4.jsonl"
-    path.write_text('{"text": "a\u2028b"}\n{"text": "c"}')
+    path.write_text('{"text": "a\u2028b"}\n{"text": "c"}', encoding="utf-8-sig")  # with a mark
     assert read_field(str(path), "text", 1) == ["a\u2028b", "c"]
 
 

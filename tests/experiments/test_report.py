@@ -3,6 +3,9 @@
 import csv
 import json
 
+import pytest
+
+from dllmark.errors import InputError
 from dllmark.experiments.report import Curve, Report
 
 
@@ -35,3 +38,17 @@ def test_every_form_is_written(tmp_path):
     record = json.loads(paths[2].read_text(), parse_constant=lambda name: 1 / 0)
     assert record["rows"][1]["median PPL"] is None
     assert record["about"] == {"model": "tiny", "most_repeats": 0.5}
+
+
+def test_a_curve_without_a_point_is_not_drawn(tmp_path):
+    report = example()
+    report.curves.append(Curve("panel", "predictive", []))
+    assert (tmp_path / "table.png") in report.write(tmp_path, "table")
+    report.curves = [Curve("panel", "predictive", [])]
+    assert [path.suffix for path in report.write(tmp_path, "none")] == [".md", ".csv", ".json"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write to .*below: Not a directory"):
+        example().write(tmp_path / "file" / "below", "table")

@@ -1,6 +1,7 @@
 """A folder's notes add up, and say which version wrote."""
 
 import json
+import resource
 import subprocess
 
 import pytest
@@ -40,6 +41,19 @@ def test_a_note_that_was_cut_off_is_replaced(tmp_path):
         file.write(b'{"prompts": "C')
     Runs(path).add(note("predictive"))
     assert [one.setting for one in Runs(path).notes] == ["kgw", "predictive"]
+
+
+def test_a_full_disk_loses_no_note(tmp_path):
+    kept = Runs(tmp_path / "runs.jsonl")
+    kept.add(note())
+    before, most = kept.notes.copy(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most[1]))  # bytes of a file
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            kept.add(note())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert Runs(tmp_path / "runs.jsonl").notes == before
 
 
 def test_a_summary_adds_what_was_written_alike():

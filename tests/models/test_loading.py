@@ -101,7 +101,9 @@ def test_a_model_of_llada_knows_its_tokens(folder):
     assert model.tokenizer.decode(model.tokenizer.encode("green or red")) == "green or red"
 
 
-@pytest.mark.parametrize(("given", "used"), [(5, 5), (None, ORDINARY + 1)])
+@pytest.mark.parametrize(
+    ("given", "used"), [(5, 5), *((other, ORDINARY + 1) for other in (None, -1, ROWS, "5"))]
+)
 def test_padding_is_the_end_of_text_unless_config_json_names_another(folder, given, used):
     rewrite_config(folder, pad_token_id=given)
     assert load_model(str(folder)).pad_id == used

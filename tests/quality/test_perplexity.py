@@ -1,6 +1,7 @@
 """Perplexity in batches is the perplexity of each text by itself, token after token."""
 
 import importlib.util
+import json
 import math
 import sys
 
@@ -156,6 +157,16 @@ def test_a_judge_computes_in_float32_and_does_not_train(folder):
 def test_a_folder_without_a_judge_is_told(tmp_path):
     with pytest.raises(ModelError, match=r"cannot load the judge .* give `smollm2`, a folder"):
         load_judge(str(tmp_path))
+
+
+def test_no_code_of_a_judge_is_run(tmp_path, monkeypatch):
+    names = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "new", "auto_map": names}))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.setattr("builtins.input", lambda question: "y")  # even if somebody would allow it
+    with pytest.raises(ModelError, match="cannot load the judge"):
+        load_judge(str(tmp_path))
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

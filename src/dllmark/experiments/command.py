@@ -47,6 +47,9 @@ class Experiment(str, Enum):
 JUDGED = {Experiment.TABLE3, Experiment.FIGURE3, Experiment.EXAMPLES, Experiment.FRONTIER}
 """Those that measure perplexity."""
 
+DRAWN = {Experiment.FIGURE2, Experiment.FIGURE3, Experiment.FRONTIER, Experiment.LENGTHS}
+"""Those that have a plot."""
+
 Paraphrasers = dict[str, "Paraphraser | None"]
 OnBatch = Callable[[str, int, int], None]
 
@@ -110,6 +113,7 @@ def reproduce(
     Each text is kept when it is written: the same command again goes on where it was stopped, and
     with nothing left to write makes the reports without loading the model.
     """
+    from dllmark.calibrate import require_matplotlib
     from dllmark.experiments.settings import Protocol
 
     if c4 is None and eli5 is None:
@@ -118,6 +122,8 @@ def reproduce(
         raise InputError(f"batch is at least 1; got {batch}")
     if engine == "local" and (workers is not None or ray_address is not None):
         raise InputError("--workers and --ray-address are for --engine ray")
+    if DRAWN.intersection(experiments):
+        require_matplotlib()
     protocol = Protocol(samples, tokens, scored, most_repeats=max_repeats)
     paraphrasers: Paraphrasers = {
         "paraphrase": _by_endpoint(endpoint, endpoint_model) if endpoint else None,

@@ -8,6 +8,7 @@ model or a judge is loaded only where something is missing.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ class Lab:
         """Return the perplexity of some texts under the judge; it is kept beside them."""
         if self.judge is None:
             return np.full(len(numbers), np.nan)
-        name = self.judge.replace("/", "--")
+        name = re.sub(r"[/\\:]", "--", self.judge)
         path = self.folder / "perplexity" / name / dataset.name / f"{setting.slug}.json"
         found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
         texts = self.texts(dataset, setting)
@@ -221,6 +222,9 @@ class Lab:
         path = self.folder / "texts" / dataset.name / f"{setting.slug}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         lines, size = whole_lines(path)
+        if not lines:  # what was measured of texts that are gone is not of those to come
+            for old in self.folder.glob(f"perplexity/*/{dataset.name}/{setting.slug}.json"):
+                old.unlink()
         try:
             records = [_packed(json.loads(line)) for line in lines]
         except (ValueError, KeyError, TypeError):

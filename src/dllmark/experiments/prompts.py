@@ -65,7 +65,7 @@ def _rows(source: str, fields: list[str], count: int | None) -> list[dict[str, s
 def _file_rows(path: Path, fields: list[str], count: int | None) -> list[dict[str, str]]:
     """Return the first lines of a JSONL file; each must have the fields."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
     if not lines[-1]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dllmark.errors import InputError
 from dllmark.experiments.settings import RATES
 from dllmark.files import atomic_write
 from dllmark.stats import share_interval
@@ -73,7 +74,6 @@ class Report:
 
     def write(self, folder: Path, name: str) -> list[Path]:
         """Write all forms of the report into a folder, each when it is complete."""
-        folder.mkdir(parents=True, exist_ok=True)
         record = {"title": self.title, **self.record()}
         contents = {
             "md": self.markdown(),
@@ -81,12 +81,16 @@ class Report:
             "json": json.dumps(record, indent=1, ensure_ascii=False) + "\n",
         }
         paths = [folder / f"{name}.{ending}" for ending in contents]
-        for path, content in zip(paths, contents.values(), strict=True):
-            with atomic_write(path) as file:
-                file.write(content.encode())
-        if self.curves:
-            paths.append(folder / f"{name}.png")
-            self._draw(paths[-1])
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, content in zip(paths, contents.values(), strict=True):
+                with atomic_write(path) as file:
+                    file.write(content.encode())
+            if curves := [curve for curve in self.curves if curve.points]:
+                paths.append(folder / f"{name}.png")
+                self._draw(curves, paths[-1])
+        except OSError as error:
+            raise InputError(f"cannot write to {folder}: {error.strerror}") from None
         return paths
 
     def _csv(self) -> str:
@@ -97,21 +101,21 @@ class Report:
         writer.writerows(self.rows)
         return text.getvalue()
 
-    def _draw(self, path: Path) -> None:
-        """Draw the curves, a panel for each group of them."""
+    def _draw(self, curves: list[Curve], path: Path) -> None:
+        """Draw curves, a panel for each group of them."""
         import matplotlib
 
         matplotlib.use("Agg")
         from matplotlib import pyplot
 
-        panels = list(dict.fromkeys(curve.panel for curve in self.curves))
+        panels = list(dict.fromkeys(curve.panel for curve in curves))
         across = min(3, len(panels))
         down = math.ceil(len(panels) / across)
         figure, axes = pyplot.subplots(
             down, across, figsize=(4.5 * across, 3.5 * down), squeeze=False
         )
         for axis, panel in zip(axes.flat, panels, strict=False):
-            for curve in self.curves:
+            for curve in curves:
                 if curve.panel == panel:
                     x, y = zip(*curve.points, strict=True)
                     axis.plot(x, y, marker="o", markersize=3, label=curve.name)

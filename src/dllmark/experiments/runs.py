@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dllmark import __version__
 from dllmark.errors import InputError
-from dllmark.files import append_line, whole_lines
+from dllmark.files import atomic_write, whole_lines
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,11 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        lines, self._end = whole_lines(path)
+        lines, _ = whole_lines(path)
         try:
             self.notes = [Written(**json.loads(line)) for line in lines]
         except (ValueError, TypeError):
             raise InputError(f"{path} is damaged: remove it, or give another folder") from None
-        self._size = self._end
         self._open = False
 
     def add(self, new: Written) -> None:
@@ -59,9 +58,9 @@ class Runs:
             self.notes[-1] = replace(new, texts=texts, seconds=round(seconds, 3))
         else:
             self.notes.append(new)
-            self._end, self._open = self._size, True
-        line = json.dumps(asdict(self.notes[-1])).encode() + b"\n"
-        self._size = append_line(self._path, self._end, line)
+            self._open = True
+        with atomic_write(self._path) as file:
+            file.writelines(json.dumps(asdict(one)).encode() + b"\n" for one in self.notes)
 
     def of(self, prompts: str, setting: str) -> list[Written]:
         """Return the notes of one file."""

@@ -91,7 +91,7 @@ def write_batch(model: Model, batch: Batch) -> list[Record]:
 
 
 def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
-    """Return the sampler the paper uses for a model: Dream's for Dream, and LLaDA's else."""
+    """Return a model's own sampler: Dream's in the order its model card names, and LLaDA's else."""
     from dllmark.sampling import Dream, Llada
 
     steps = protocol.tokens // setting.per_step

@@ -77,7 +77,7 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
         family=family,
         mask_id=_mask_id(folder, family, tokenizer, record, config),
         end_ids=ends,
-        pad_id=record.get("pad_token_id", ends[0]),
+        pad_id=_pad_id(record, config, ends[0]),
         tokenizer=tokenizer,
         transformer=read_transformer(folder, family, config, target, number),
     )
@@ -184,6 +184,12 @@ def _end_ids(folder: Path, family: Family, tokenizer: Tokenizer) -> tuple[int, .
     first = _needed_id(folder, family, tokenizer, family.ends[0])
     others = (_token_id(tokenizer, token) for token in family.ends[1:])
     return (first, *(id_ for id_ in others if id_ is not None))
+
+
+def _pad_id(record: dict[str, Any], config: Config, end: int) -> int:
+    """Return the id to pad with; no position looks at it, so one that is no row is not missed."""
+    given = record.get("pad_token_id")
+    return given if isinstance(given, int) and 0 <= given < config.vocab_size else end
 
 
 def _needed_id(folder: Path, family: Family, tokenizer: Tokenizer, token: str) -> int:

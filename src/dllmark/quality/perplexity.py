@@ -44,7 +44,7 @@ def load_judge(source: str = DEFAULT) -> Judge:
     """Return the judge "smollm2", which needs no network, or one in a folder or on the hub.
 
     It stands on the GPU where there is one. On the CPU it computes in float32; on a GPU in the
-    precision it was saved in, smollm2 in float32.
+    precision it was saved in, smollm2 in float32. No code that lies beside its weights is run.
 
     >>> judge = load_judge()  # doctest: +SKIP
     >>> perplexities(judge, [("The sky is", " blue.")])  # doctest: +SKIP
@@ -57,7 +57,10 @@ def load_judge(source: str = DEFAULT) -> Judge:
             "perplexity needs torch and transformers: pip install 'dllmark[torch,eval]'"
         ) from None
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    where, options = (_smollm2(), {"gguf_file": GGUF}) if source == DEFAULT else (source, {})
+    options: dict[str, Any] = {"trust_remote_code": False}  # left out, it asks, and goes by that
+    where = source
+    if source == DEFAULT:
+        where, options["gguf_file"] = _smollm2(), GGUF
     own_precision = device == "cuda" and source != DEFAULT
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
