@@ -9,7 +9,7 @@ import torch
 from dllmark.attacks.endpoint import GivenUp
 from dllmark.detect import Detector
 from dllmark.experiments import paper, specs
-from dllmark.experiments.lab import Lab
+from dllmark.experiments.lab import Kept, Lab
 from dllmark.experiments.settings import METHODS, Dataset, Protocol, Setting
 from dllmark.experiments.writing import Local
 from dllmark.watermark import STRATEGIES
@@ -101,6 +101,23 @@ def test_table_2_scores_paraphrases_and_asks_for_each_once(lab):
     assert row["texts"] == 7
     specs.table2(lab, paraphrasers)
     assert len(asked) == count + 2 * 4  # only the ones given up
+
+
+def test_table_2_keeps_the_paraphrases_of_prompts_that_count_no_more(lab, monkeypatch):
+    asked = []
+
+    def answers(records):
+        for number, record in enumerate(records):
+            asked.append(record.text)
+            yield number, f"w{record.line} w2 w3 w4 w5 w6"
+
+    paraphrasers = {"paraphrase": specs.Paraphraser({"name": "test"}, answers)}
+    specs.table2(lab, paraphrasers)
+    count = len(asked)
+    monkeypatch.setattr(type(lab), "kept", lambda *_: Kept([1, 4, 5], short=5, looping=0))
+    fewer = specs.table2(lab, paraphrasers)
+    assert {row["texts"] for row in fewer.rows if row["attack"] == "paraphrase"} == {3}
+    assert len(asked) == count
 
 
 def test_table_3_and_the_figures_cover_the_papers_grid(lab):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,14 +110,18 @@ def attack_all(
 
 
 def complete(
-    records: list[Record], output: Path, attack: dict[str, Any], answers: Answers
+    records: list[Record],
+    output: Path,
+    attack: dict[str, Any],
+    answers: Answers,
+    others: Sequence[Record] = (),
 ) -> tuple[int, list[tuple[Record, GivenUp]]]:
     """Append to a file the records it lacks, as `answers` yields their new texts.
 
-    Return how many it held before, and those that were given up. At the end the lines are put in
-    the order of the input.
+    Return how many lines it held before, and the records that were given up. At the end the lines
+    are put in the order of the input. The file may also hold `others`, of an earlier run.
     """
-    held, size = _held(records, output, attack)
+    held, size = _held([*records, *others], output, attack)
     lacking = [record for record in records if record.line not in held]
     given_up = []
     with _bar("paraphrasing", len(lacking)) as advance:

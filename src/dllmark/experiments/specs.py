@@ -324,12 +324,18 @@ def _attacked(
 def _paraphrased(
     paraphraser: Paraphraser, texts: list[Record], numbers: list[int], path: Path
 ) -> list[str]:
-    """Return the paraphrases of texts; they are kept in a file, and only missing ones are made."""
+    """Return the paraphrases of texts; they are kept in a file, and only missing ones are made.
+
+    The file may hold more, of a run in which more prompts counted.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    asked = [Text(number + 1, texts[number]["text"], {}, "text") for number in numbers]
-    complete(asked, path, paraphraser.attack, paraphraser.answers)
-    lines, _ = whole_lines(path)
-    return [json.loads(line)["text"] for line in lines]
+    known = [Text(number, text["text"], {}, "text") for number, text in enumerate(texts, 1)]
+    wanted = {number + 1 for number in numbers}
+    asked = [text for text in known if text.line in wanted]
+    others = [text for text in known if text.line not in wanted]
+    complete(asked, path, paraphraser.attack, paraphraser.answers, others)
+    lines = map(json.loads, whole_lines(path)[0])
+    return [line["text"] for line in lines if line["attack"]["line"] in wanted]
 
 
 def _pick(texts: list[Record], kept: list[int]) -> list[Record]:
