@@ -115,13 +115,16 @@ def test_a_bit_matrix_is_as_private_as_its_key(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_matrix_file_that_is_missing_foreign_or_cut_short_is_refused(tmp_path):
+def test_a_matrix_file_that_is_missing_foreign_damaged_or_cut_short_is_refused(tmp_path):
     path = tmp_path / "m.bits"
     with pytest.raises(InputError, match="cannot read"):
         BitMatrix(path)
     BitMatrix.build(HashedGreenList(make_key(), 300), path, progress=False)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="cut short"):
+        BitMatrix(path)
+    path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
+    with pytest.raises(InputError, match="damaged: build it again"):
         BitMatrix(path)
     path.write_bytes(b"something else")
     with pytest.raises(InputError, match="not a dllmark bit matrix"):

@@ -117,9 +117,12 @@ class BitMatrix:
                 f"{path} is not a dllmark bit matrix; a file of the reference implementation "
                 "is opened with ReferenceBitmap"
             )
-        record = json.loads(header[len(MAGIC) :])
-        self.vocab_size = int(record.pop("vocab_size"))
-        self.identity = Identity(**record)
+        try:
+            record = json.loads(header[len(MAGIC) :])
+            self.vocab_size = int(record.pop("vocab_size"))
+            self.identity = Identity(**record)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise InputError(f"the bit matrix {path} is damaged: build it again") from None
         shape = self._shape(self.vocab_size)
         if path.stat().st_size != PAGE + np.prod(shape):
             raise InputError(f"the bit matrix {path} is cut short: build it again")

@@ -231,6 +231,9 @@ def test_a_source_dtype_or_device_that_is_not_there_is_named(source, options, me
     [
         ({"model_type": "gpt2"}, "model_type gpt2, which is unknown: .* llada, Dream, dllmark"),
         ({"model_type": "absent"}, "model_type None, which is unknown"),
+        ({"model_type": ["llada"]}, r"model_type \['llada'\], which is unknown"),
+        ({"rope_theta": "high"}, "config.json gives a rope_theta that is not a number"),
+        ({"mask_token_id": "seven"}, "mask_token_id seven, which does not fit"),
         ({"d_model": "absent"}, "config.json gives no d_model"),
         ({"n_kv_heads": None}, "config.json gives no n_kv_heads"),
         ({"n_layers": "two"}, "config.json gives no n_layers, or not a whole number"),

@@ -136,7 +136,7 @@ def _download(repository: str) -> Path:
 def _family(folder: Path, record: dict[str, Any]) -> Family:
     """Return the family a config.json names."""
     model_type = record.get("model_type")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ModelError(
             f"{folder / 'config.json'} says model_type {model_type}, which is unknown: "
             f"the models known are {', '.join(FAMILIES)}"
@@ -155,6 +155,9 @@ def _config(folder: Path, family: Family, record: dict[str, Any]) -> Config:
                 f"{folder / 'config.json'} gives no {size}, or not a whole number: "
                 f"a {family.name} model needs it"
             )
+    for name in family.sizes.values():
+        if name in record and not isinstance(record[name], int | float):
+            raise ModelError(f"{folder / 'config.json'} gives a {name} that is not a number")
     return family.config(record)
 
 
@@ -170,13 +173,14 @@ def _mask_id(
     """Return the id of the mask, on which config.json and tokenizer must agree."""
     if "mask_token_id" not in record:
         return _needed_id(folder, family, tokenizer, family.mask)
-    given, named = int(record["mask_token_id"]), _token_id(tokenizer, family.mask)
-    if named not in (None, given) or not 0 <= given < config.vocab_size:
+    given, named = record["mask_token_id"], _token_id(tokenizer, family.mask)
+    fits = isinstance(given, int) and 0 <= given < config.vocab_size
+    if named not in (None, given) or not fits:
         raise ModelError(
             f"{folder / 'config.json'} has mask_token_id {given}, which does not fit: the tokenizer"
             f" gives {family.mask} the id {named}, the embedding has {config.vocab_size} rows"
         )
-    return given
+    return int(given)
 
 
 def _end_ids(folder: Path, family: Family, tokenizer: Tokenizer) -> tuple[int, ...]:
