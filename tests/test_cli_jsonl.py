@@ -37,6 +37,14 @@ def test_the_exit_status_is_the_best_verdict_of_all_lines(run, key_file, marked,
         assert run("detect", "--jsonl", "--key", key_file, stdin=lines(*texts)).status == status
 
 
+def test_jsonl_that_is_scored_as_one_text_is_remarked_on(run, key_file, plain):
+    result = run("detect", "--key", key_file, stdin=lines({"text": plain}, {"text": plain}))
+    assert "looks like JSONL: --jsonl scores the text of each line" in result.err
+    assert result.out.startswith("not detected")
+    for text in (plain, '{"text": 1}', "{}", "{x", '{"text": "\\ud800"}'):
+        assert "JSONL" not in run("detect", "--key", key_file, stdin=text).err
+
+
 def test_a_bad_line_is_reported_and_the_others_are_scored(run, key_file, marked):
     stdin = b"\xff\n" + lines(marked, {"txt": 1}, marked).encode() + b"{\n"
     result = run("detect", "--jsonl", "--json", "--key", key_file, stdin=stdin)

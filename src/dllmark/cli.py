@@ -156,11 +156,13 @@ def detect(
     Exit status, as grep's: 0 watermarked (of JSONL: at least one text), 1 not detected,
     2 error, 3 too short to tell. For folders and many files, see `dllmark scan`.
     """
-    from dllmark.documents import detect_documents, read_jsonl, read_text
+    from dllmark.documents import detect_documents, looks_like_jsonl, read_jsonl, read_text
 
     detector = _detector(key, fpr, scoring, tokenizer)
     if not (jsonl or file.endswith(".jsonl")):
         document = next(_normalized([read_text(file)], normalize))
+        if looks_like_jsonl(document.text):
+            err.print(f"{document.source} looks like JSONL: --jsonl scores the text of each line")
         raise typer.Exit(_report_one(detector, document, explain, spans, as_json))
     verdicts, errors = set(), 0
     for item, detection in detect_documents(detector, _normalized(read_jsonl(file), normalize)):

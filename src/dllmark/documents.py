@@ -45,6 +45,19 @@ def read_text(path: str) -> Document:
     return Document(text, _name(path))
 
 
+def looks_like_jsonl(text: str) -> bool:
+    """Return whether a text starts with a line that `read_jsonl` would take for a record.
+
+    >>> looks_like_jsonl('{"text": "The sky is blue."}'), looks_like_jsonl("The sky is blue.")
+    (True, False)
+    """
+    line = text.lstrip().split("\n", 1)[0]
+    try:
+        return line.startswith("{") and bool(_record(line.encode(), ""))
+    except InputError:
+        return False
+
+
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
     """Turn a read that fails, on a broken disk or connection, into an error that says so."""
