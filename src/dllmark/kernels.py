@@ -12,7 +12,6 @@ one order and `enable_fp_fusion` is off, so that the bits are those of the torch
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import triton.language as tl  # type: ignore[import-untyped, import-not-found, u
 from torch import Tensor
 
 from dllmark.key import WatermarkKey
-from dllmark.prf import INITIAL, MESSAGE_LENGTH_WORD
+from dllmark.prf import MESSAGE_LENGTH_WORD, first_state, threshold_of
 from dllmark.standins import FARTHEST, ONE, POWER_OF_TWO
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -70,11 +69,8 @@ class DeviceKey:
 
 
 def _words(key: WatermarkKey) -> Tensor:
-    secret = key.secret.reveal()
-    halves = [int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")] * 2
-    state = [a ^ b for a, b in zip(INITIAL, halves, strict=True)]
-    words = np.array([*state, int(Fraction(key.gamma) * 2**64)], dtype=np.uint64)
-    return torch.from_numpy(words.view(np.int64))
+    words = [*first_state(key.secret.reveal()), threshold_of(key.gamma)]
+    return torch.from_numpy(np.array(words, dtype=np.uint64).view(np.int64))
 
 
 def bias(

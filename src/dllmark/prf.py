@@ -41,10 +41,15 @@ def siphash(key: WatermarkKey, message: Array) -> Array:
         raise error.with_traceback(None) from None  # the frames below hold the secret
 
 
+def first_state(secret: bytes) -> list[int]:
+    """Return SipHash's four state words under a key, before any message; they are as secret."""
+    halves = [int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")] * 2
+    return [a ^ b for a, b in zip(INITIAL, halves, strict=True)]
+
+
 def _siphash(secret: bytes, message: Array) -> Array:
-    words = [int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")] * 2
     zero = message ^ message
-    state = [zero ^ _word(a ^ b, message) for a, b in zip(INITIAL, words, strict=True)]
+    state = [zero ^ _word(word, message) for word in first_state(secret)]
     for block, rounds in ((message, 2), (zero ^ MESSAGE_LENGTH_WORD, 2)):
         state[3] ^= block
         for _ in range(rounds):
@@ -63,9 +68,14 @@ def pair_message(left: Array, right: Array) -> Array:
     return message
 
 
+def threshold_of(gamma: float) -> int:
+    """Return floor(γ · 2^64), exactly: a hash below it is green."""
+    return int(Fraction(gamma) * 2**64)
+
+
 def below_threshold(hashes: Array, gamma: float) -> Any:
-    """Return where the unsigned hash is below floor(γ · 2^64), an exact integer comparison."""
-    threshold = int(Fraction(gamma) * 2**64)
+    """Return where the unsigned hash is below the threshold of γ."""
+    threshold = threshold_of(gamma)
     if isinstance(hashes, np.ndarray):
         return hashes < np.uint64(threshold)
     sign = _word(1 << 63, hashes)
