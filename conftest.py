@@ -23,7 +23,7 @@ if importlib.util.find_spec("triton") is None:  # it exists for Linux alone
                       "tests/kernel_cases.py", "tests/fused_cases.py", "tests/gpu.py"]  # fmt: skip
 elif not torch.cuda.is_available():  # for its interpreter, before anything else imports it
     os.environ["TRITON_INTERPRET"] = "1"
-    import triton.language  # noqa: F401
+    import triton.experimental.gluon  # noqa: F401  a launch would import it, too late
 
     del os.environ["TRITON_INTERPRET"]
 
