@@ -4,10 +4,8 @@ Fails if another batch or length is compiled again, or if numbers are read one b
 `models/test_fused.py` runs it as a program of its own: it needs Triton's compiler.
 """
 
-from collections import defaultdict
-
 import torch
-from compile_kernels import NoGpu
+from compile_kernels import compiled_once
 
 
 def block(batch, length):
@@ -24,26 +22,15 @@ def block(batch, length):
     fused.norm(stream, stream, stream[0, 0], 1e-6)
 
 
-def main():
-    from triton.runtime import driver
-    from triton.runtime.jit import JITFunction
-
-    compiled = defaultdict(dict)
-    run = JITFunction.run
-
-    def compile_only(function, *arguments, grid, warmup, **options):
-        kernel = run(function, *arguments, grid=grid, warmup=True, **options)
-        compiled[function.__name__][kernel.hash] = kernel.asm["ptx"]
-
-    driver.set_active(NoGpu())
-    JITFunction.run = compile_only
+def blocks():
     block(batch=1, length=286)
     block(batch=8, length=1)
     block(batch=3, length=16)
-    for name, variants in sorted(compiled.items()):
-        assert len(variants) == 1, f"{name} was compiled {len(variants)} times"
-        for code in variants.values():
-            assert ".v4.b32" in code and "global.b16" not in code, f"{name} is not vectorised"
+
+
+def main():
+    for name, code in compiled_once(blocks).items():
+        assert ".v4.b32" in code and "global.b16" not in code, f"{name} is not vectorised"
         print(name)
 
 
