@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -136,16 +136,25 @@ def watched(tokenizer: Tokenizer, title: str = "") -> Iterator[Callable[[Step], 
             live.update("")  # else a text taller than the screen would be printed whole
 
 
-@contextmanager
-def step_bar(title: str) -> Iterator[Callable[[Step], None]]:
-    """Show how many steps of a batch are done, where standard error is a terminal."""
-    with Progress(
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """Return a progress bar on standard error, for terminals only, that leaves nothing behind.
+
+    What is printed meanwhile goes where it would have gone.
+    """
+    return Progress(
+        *columns,
         console=err,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
         disable=not err.is_terminal,
-    ) as bar:
+    )
+
+
+@contextmanager
+def step_bar(title: str) -> Iterator[Callable[[Step], None]]:
+    """Show how many steps of a batch are done, where standard error is a terminal."""
+    with progress_bar() as bar:
         task = bar.add_task(title, total=None)
         yield lambda step: bar.update(task, completed=step.number, total=step.total)
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import Progress
 
 from dllmark.attacks.endpoint import GivenUp
 from dllmark.documents import open_input
 from dllmark.errors import InputError
 from dllmark.files import append_line, atomic_write, whole_lines
-from dllmark.terminal import err
+from dllmark.terminal import progress_bar
 
 Answers = Callable[[list["Record"]], Iterator[tuple[int, str | GivenUp]]]
 
@@ -196,12 +195,6 @@ def _file_errors(problem: str) -> Iterator[None]:
 @contextmanager
 def _bar(title: str, total: int | None = None) -> Iterator[Callable[[], None]]:
     """Show how many texts are done, where standard error is a terminal."""
-    with Progress(
-        console=err,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        disable=not err.is_terminal,
-    ) as bar:
+    with progress_bar() as bar:
         task = bar.add_task(title, total=total)
         yield lambda: bar.advance(task)

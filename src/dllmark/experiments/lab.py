@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dllmark.detect import Detector
+from dllmark.detect import Detector, Scoring
 from dllmark.errors import InputError
 from dllmark.experiments import runs
 from dllmark.experiments.runs import Runs, Written
@@ -144,9 +144,9 @@ class Lab:
         cut = [text["ids"][: length or self.protocol.scored] for text in texts]
         return np.array([found.z for found in detector.detect_many(cut)])
 
-    def detector(self, gamma: float, scoring: str = "unique") -> Detector:
+    def detector(self, gamma: float, scoring: Scoring = "unique") -> Detector:
         """Return the detector of the key of this folder for a γ."""
-        return Detector(self.key(gamma), self.tokenizer, scoring=scoring)  # type: ignore[arg-type]
+        return Detector(self.key(gamma), self.tokenizer, scoring=scoring)
 
     def key(self, gamma: float) -> WatermarkKey:
         """Return the key of this folder for a γ, made at its first use."""

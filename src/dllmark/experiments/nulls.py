@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
 from dllmark.detect import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.report import Report, Row, rate_cells
+from dllmark.experiments.settings import SCORINGS
 from dllmark.key import WatermarkKey
 from dllmark.text import Tokenizer
 
 NOMINAL = (0.05, 0.01, 0.001, 0.0001)
 LENGTHS = (25, 50, 100, 200, 400)
-SCORINGS: tuple[Literal["unique", "all"], ...] = ("unique", "all")
 
 
 def nulls(

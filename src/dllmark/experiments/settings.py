@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dllmark.detect import Scoring
 from dllmark.errors import InputError
 
 METHODS = ("kgw", "predictive", "bidirectional", "predictive-bidirectional")
@@ -11,6 +12,9 @@ METHODS = ("kgw", "predictive", "bidirectional", "predictive-bidirectional")
 
 RATES = (0.005, 0.01, 0.05)
 """The false-positive rates of the paper's tables."""
+
+SCORINGS: tuple[Scoring, ...] = ("unique", "all")
+"""Every distinct pair once, as `detect` does, and every pair, as the paper does."""
 
 
 @dataclass(frozen=True)

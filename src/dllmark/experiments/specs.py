@@ -18,18 +18,17 @@ import numpy as np
 from dllmark.attacks.records import Answers, complete
 from dllmark.attacks.records import Record as Text
 from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
-from dllmark.detect import Detector
+from dllmark.detect import Detector, Scoring
 from dllmark.experiments import paper
 from dllmark.experiments.lab import Floats, Kept, Lab
 from dllmark.experiments.report import Curve, Report, Row, rate_cells
 from dllmark.experiments.runs import summary
-from dllmark.experiments.settings import METHODS, RATES, Dataset, Setting
+from dllmark.experiments.settings import METHODS, RATES, SCORINGS, Dataset, Setting
 from dllmark.experiments.writing import Record
 from dllmark.files import whole_lines
 from dllmark.stats import threshold
 from dllmark.watermark import STRATEGIES
 
-SCORINGS = ("unique", "all")
 GAMMAS = (0.25, 0.5, 0.75)
 DELTAS = (1.0, 2.0, 5.0, 10.0)
 ATTACK_RATIOS = (0.1, 0.2)
@@ -274,7 +273,7 @@ def _detected(
     dataset: Dataset,
     setting: Setting,
     kept: Kept,
-    scoring: str,
+    scoring: Scoring,
     texts: list[Record] | None = None,
 ) -> Row:
     """Return a setting's TPR at each rate with its interval, and the mean z."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dllmark.errors import DllmarkError, InputError
-from dllmark.terminal import err, print_json, print_text
+from dllmark.terminal import print_json, print_text, progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +118,6 @@ def _progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int
     from rich.progress import (
         BarColumn,
         DownloadColumn,
-        Progress,
         TaskProgressColumn,
         TextColumn,
         TimeRemainingColumn,
@@ -130,14 +129,7 @@ def _progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int
         TransferSpeedColumn(), TextColumn("{task.fields[documents]:,} documents"),
         TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(
-        *columns,
-        console=err,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        disable=not err.is_terminal,
-    ) as bar:
+    with progress_bar(*columns) as bar:
         task = bar.add_task("scanning", total=None, documents=0)
         documents = 0
 

@@ -31,13 +31,13 @@ class Metrics:
         self.generations: Counter[str] = Counter()
         self.tokens = 0
         self._classes: dict[str, list[int]] = defaultdict(lambda: [0] * (len(BUCKETS) + 1))
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = defaultdict(float)
 
     def request(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count one answered request."""
         self.requests[method, path, status] += 1
         self._classes[path][bisect_left(BUCKETS, seconds)] += 1
-        self._seconds[path] += seconds  # type: ignore[assignment]
+        self._seconds[path] += seconds
 
     def render(self, held: int) -> str:
         """Return everything as text; `held` generations run or wait now."""

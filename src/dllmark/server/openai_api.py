@@ -321,9 +321,9 @@ class Form:
     def _choice(
         self, index: int, text: str, reason: str | None, part: Literal["message", "delta"]
     ) -> dict[str, Any]:
-        content = {"text": text}
+        content: dict[str, Any] = {"text": text}
         if self._chat:
-            content = {part: {"role": "assistant", "content": text}}  # type: ignore[dict-item]
+            content = {part: {"role": "assistant", "content": text}}
         return {"index": index, **content, "finish_reason": reason, "logprobs": None}
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:
