@@ -15,7 +15,10 @@ from dllmark.detect import Detector
 from dllmark.key import Secret, WatermarkKey
 from dllmark.text import Tokenizer, load_tokenizer
 
-settings.register_profile("dllmark", deadline=None)  # a slow machine is not a failure
+# A slow machine is not a failure, and a commit that passed once passes again. To look for more:
+# pytest --hypothesis-profile=search
+settings.register_profile("dllmark", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile("dllmark")
 
 if importlib.util.find_spec("triton") is None:  # it exists for Linux alone

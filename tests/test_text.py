@@ -6,7 +6,7 @@ import json
 import huggingface_hub
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from samples import marked_text, plain_text
 
@@ -103,8 +103,10 @@ def test_a_special_token_written_in_a_text_is_not_scored(tokenizer):
 
 
 @given(text=st.text())
+@example(text="no <|mask, no endoftext|>")
 def test_text_survives_its_ids(tokenizer, text):
     ids, offsets = tokenizer.encode_with_offsets(text)
+    assume(tokenizer.scored[ids].all())  # a special token written in a text is lost
     assert tokenizer.decode(ids) == text
     assert np.array_equal(ids, tokenizer.encode(text))
     assert offsets.shape == (len(ids), 2)
