@@ -4,7 +4,8 @@ import stat
 
 import pytest
 
-from dllmark.files import append_line, atomic_write, whole_lines
+from dllmark.errors import InputError
+from dllmark.files import append_line, atomic_write, only_writer, whole_lines
 
 
 def contents(folder):
@@ -97,3 +98,22 @@ def test_appended_lines_replace_one_that_was_cut_off(tmp_path):
     assert whole_lines(path) == ([b"one"], end)
     assert append_line(path, end, b"two\n") == 8
     assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_folder_has_one_writer_at_a_time(tmp_path):
+    pytest.importorskip("fcntl")
+    folder = tmp_path / "new" / "folder"
+    with only_writer(folder):
+        assert folder.is_dir()
+        reason = r"another run is writing to .*folder: wait for it"
+        with pytest.raises(InputError, match=reason), only_writer(folder):
+            pytest.fail("the block must not run")
+    with only_writer(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    reason = r"cannot write to .*file: File exists"
+    with pytest.raises(InputError, match=reason), only_writer(tmp_path / "file"):
+        pytest.fail("the block must not run")

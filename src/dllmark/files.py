@@ -1,4 +1,4 @@
-"""Write files so that nobody ever sees half of one."""
+"""Write files so that nobody ever sees half of one, and folders that two would write to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from dllmark.errors import InputError
 
 
 @contextmanager
@@ -56,3 +58,31 @@ def append_line(path: Path, end: int, line: bytes) -> int:
         if file.tell() > end:
             file.truncate(end)
         return end + file.write(line)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Make a folder, and hold it so that no second run writes there; a crash lets go of it.
+
+    with only_writer(Path("results")):
+        ...
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
+    try:
+        import fcntl
+    except ImportError:  # Windows, where a folder cannot be held
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise InputError(f"another run is writing to {folder}: wait for it to end") from None
+    try:
+        yield
+    finally:
+        os.close(held)

@@ -76,10 +76,10 @@ def test_an_attack_on_an_attacked_text_remembers_the_first(run, source, tmp_path
     assert attack == {"name": "case", "ratio": 0.1, "seed": 0, "after": first}
 
 
-def test_another_field_and_standard_input_may_be_attacked(run, tmp_path):
+def test_another_column_and_standard_input_may_be_attacked(run, tmp_path):
     output = tmp_path / "out.jsonl"
     stdin = lines({"answer": "One two", "text": "as it is"})
-    options = ["--field", "answer", "--ratio", "1", "--json"]
+    options = ["--text-column", "answer", "--ratio", "1", "--json"]
     result = run("attack", "case", "-", "-o", output, *options, stdin=stdin)
     attack = {"name": "case", "ratio": 1.0, "seed": 0}
     assert result.json == {"path": str(output), "texts": 1, "attack": attack}
@@ -107,7 +107,10 @@ REFUSED = {
     "a missing input": (["case", "no.jsonl", "-o", "x"], "cannot read no.jsonl"),
     "a missing input beside an output": (["case", "no", "-o", "bad.jsonl"], "cannot read no: No"),
     "a missing folder": (["case", "in.jsonl", "-o", "no/x"], "cannot write no/x"),
-    "a missing field": (["case", "in.jsonl", "-o", "x", "--field", "t"], 'a string under "t"'),
+    "a missing column": (
+        ["case", "in.jsonl", "-o", "x", "--text-column", "t"],
+        'a string under "t"',
+    ),
     "no JSON": (
         ["case", "bad.jsonl", "-o", "x"],
         'bad.jsonl:2: not a line of JSON in UTF-8: write each as {"text": "..."}',

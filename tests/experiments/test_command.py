@@ -7,6 +7,7 @@ import pytest
 
 import dllmark.models.loading
 import dllmark.text
+from dllmark.files import only_writer
 
 NAMES = ["table1", "table2", "table3", "figure2", "figure3", "examples", "lengths"]
 
@@ -90,3 +91,10 @@ def test_a_plot_that_cannot_be_drawn_shows_before_the_writing(run, folder, monke
     result = run("reproduce", "table1", name, *SMALL)
     assert (result.status, folder) == (2, [])
     assert "a plot needs matplotlib: pip install" in result.err
+
+
+def test_two_runs_do_not_write_to_one_folder(run, folder, tmp_path):
+    with only_writer(tmp_path / "out"):
+        result = run("reproduce", "table1", *SMALL)
+    assert (result.status, folder) == (2, [])
+    assert "another run is writing to out: wait for it to end" in result.err

@@ -264,7 +264,7 @@ def test_a_damaged_manifest_is_refused(scan, corpus, tmp_path):
 def test_two_scans_do_not_write_to_one_folder(scan, piped, start):
     running = start()
     held = open_when_read(piped[1], running)
-    with pytest.raises(InputError, match="another scan is writing"):
+    with pytest.raises(InputError, match="another run is writing"):
         scan(piped[0])
     os.close(held)
     running.communicate()

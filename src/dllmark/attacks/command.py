@@ -28,7 +28,7 @@ Output = Annotated[
 ]
 Ratio = Annotated[float, typer.Option(help="The share to change, from 0 to 1.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same texts.")]
-Field = Annotated[str, typer.Option(help="What a line's text is stored under.")]
+TextColumn = Annotated[str, typer.Option(help="What the text of a line is called.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TokenizerName = Annotated[
     str,
@@ -59,7 +59,7 @@ def _of_tokens(name: str) -> Callable[..., None]:
         ratio: Ratio = 0.1,
         seed: Seed = 0,
         tokenizer: TokenizerName = "embedded",
-        field: Field = "text",
+        text_column: TextColumn = "text",
         as_json: Json = False,
     ) -> None:
         from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
@@ -71,7 +71,7 @@ def _of_tokens(name: str) -> Callable[..., None]:
         def change(text: str, rng: np.random.Generator) -> str:
             return words.decode(edit(words.encode(text), ratio, rng, vocabulary))
 
-        _attack(name, file, output, ratio, seed, field, change, as_json)
+        _attack(name, file, output, ratio, seed, text_column, change, as_json)
 
     return command
 
@@ -82,7 +82,7 @@ def _of_characters(name: str) -> Callable[..., None]:
         output: Output,
         ratio: Ratio = 0.1,
         seed: Seed = 0,
-        field: Field = "text",
+        text_column: TextColumn = "text",
         as_json: Json = False,
     ) -> None:
         from dllmark.attacks.characters import TEXT_ATTACKS
@@ -90,7 +90,7 @@ def _of_characters(name: str) -> Callable[..., None]:
         def change(text: str, rng: np.random.Generator) -> str:
             return TEXT_ATTACKS[name](text, ratio, rng)
 
-        _attack(name, file, output, ratio, seed, field, change, as_json)
+        _attack(name, file, output, ratio, seed, text_column, change, as_json)
 
     return command
 
@@ -112,7 +112,7 @@ def _paste(
         float, typer.Option(help="The share of the result's words that are the marked text's.")
     ] = 0.25,
     seed: Seed = 0,
-    field: Field = "text",
+    text_column: TextColumn = "text",
     as_json: Json = False,
 ) -> None:
     """Put each text, whole, somewhere into human text."""
@@ -124,7 +124,7 @@ def _paste(
     def change(text: str, rng: np.random.Generator) -> str:
         return paste(text, ratio, rng, humans)
 
-    _attack("paste", file, output, ratio, seed, field, change, as_json)
+    _attack("paste", file, output, ratio, seed, text_column, change, as_json)
 
 
 @app.command("paraphrase")
@@ -143,7 +143,7 @@ def _paraphrase(
         int, typer.Option(help="Stop after so many requests, repeated ones included.")
     ] = 1000,
     concurrency: Annotated[int, typer.Option(help="Requests under way at a time.")] = 8,
-    field: Field = "text",
+    text_column: TextColumn = "text",
     as_json: Json = False,
 ) -> None:
     """Have another model paraphrase each text, with the paper's prompt.
@@ -157,7 +157,7 @@ def _paraphrase(
     def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
         return server.paraphrase((record.text for record in records), concurrency)
 
-    _complete({"name": "paraphrase", "model": model}, file, output, field, answers, as_json)
+    _complete({"name": "paraphrase", "model": model}, file, output, text_column, answers, as_json)
 
 
 @app.command("dipper")
@@ -174,7 +174,7 @@ def _dipper(
     order: Annotated[int, typer.Option(help="How much their order changes: 0, 20 .. 100.")] = 0,
     interval: Annotated[int, typer.Option(help="Sentences rewritten at a time.")] = 3,
     seed: Seed = 0,
-    field: Field = "text",
+    text_column: TextColumn = "text",
     as_json: Json = False,
 ) -> None:
     """Have Dipper paraphrase each text, with the paper's settings.
@@ -197,7 +197,7 @@ def _dipper(
         "name": "dipper", "model": model, "lexical": lexical, "order": order,
         "interval": interval, "seed": seed,
     }  # fmt: skip
-    _complete(attack, file, output, field, answers, as_json)
+    _complete(attack, file, output, text_column, answers, as_json)
 
 
 def _attack(
@@ -206,7 +206,7 @@ def _attack(
     output: Path,
     ratio: float,
     seed: int,
-    field: str,
+    text_column: str,
     change: Callable[[str, np.random.Generator], str],
     as_json: bool,
 ) -> None:
@@ -218,7 +218,7 @@ def _attack(
     _check_seed(seed)
     _check_files(file, output)
     attack = {"name": name, "ratio": ratio, "seed": seed}
-    count = attack_all(read_records(file, field), output, attack, change, seed)
+    count = attack_all(read_records(file, text_column), output, attack, change, seed)
     if as_json:
         print_json({"path": str(output), "texts": count, "attack": attack})
     else:
@@ -226,13 +226,18 @@ def _attack(
 
 
 def _complete(
-    attack: dict[str, Any], file: str, output: Path, field: str, answers: Answers, as_json: bool
+    attack: dict[str, Any],
+    file: str,
+    output: Path,
+    text_column: str,
+    answers: Answers,
+    as_json: bool,
 ) -> None:
     """Have the texts of a file paraphrased that the output lacks, and say how many there were."""
     from dllmark.attacks.records import complete, read_records
 
     _check_files(file, output)
-    records = list(read_records(file, field))
+    records = list(read_records(file, text_column))
     held, given_up = complete(records, output, attack, answers)
     for record, reason in given_up:
         print_error(f"line {record.line} has no paraphrase: {reason.reason}")

@@ -22,7 +22,7 @@ def check_length(sampler: Sampler, tokens: int) -> None:
         raise DllmarkError(
             f"LLaDA needs tokens divisible by the block length: {tokens} tokens do not fill "
             f"blocks of {sampler.block_length}; write {tokens - left_over + sampler.block_length} "
-            "tokens or change block_length"
+            "tokens, or take other blocks"
         )
     if sampler.steps % blocks:
         raise DllmarkError(

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from dllmark import __version__
 from dllmark.errors import InputError
-from dllmark.files import atomic_write
+from dllmark.files import atomic_write, only_writer
 from dllmark.scan.inputs import InputFile, find_files
 from dllmark.scan.local import scan_here, scan_in_processes
 from dllmark.scan.plan import Shard, cut, shard_size
@@ -64,7 +64,7 @@ class Scan:
             raise InputError(f"the false discovery rate lies in (0, 1); got {fdr}")
         if engine.workers is not None and engine.workers < 1:
             raise InputError(f"a scan needs at least 1 worker; got {engine.workers}")
-        with _locked(self.folder):
+        with only_writer(self.folder):
             shards = self._plan()
             self._clean()
             left = [shard for shard in shards if not rows_path(self.folder, shard).exists()]
@@ -169,25 +169,3 @@ def _writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Make the folder, and hold it so that no second scan writes there; a crash lets go of it."""
-    with _writable(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows, where a folder cannot be held
-        yield
-        return
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        raise InputError(f"another scan is writing to {folder}: wait for it to end") from None
-    try:
-        yield
-    finally:
-        os.close(held)
