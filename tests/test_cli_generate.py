@@ -109,16 +109,17 @@ def test_a_key_is_enough_to_write_and_to_detect(run, layout, tmp_path, request):
 
 
 SAMPLERS = {
-    "llada": Llada(16, 32, 1.0),
-    "dream": Dream(16, "entropy", 1.0),
-    "parallel": Parallel(block_length=32, temperature=1.0),
+    "llada": Llada(16, 32, 1.0, 0.9),
+    "dream": Dream(16, "entropy", 1.0, 0.9),
+    "parallel": Parallel(block_length=32, temperature=1.0, top_p=0.9),
 }
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["answered", "continued"])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_it_writes_what_the_library_writes_and_that_is_detected(run, own_key, llada, name, plain):
-    options = ["--sampler", name, "--steps", "16", "--seed", "7", *(["--plain"] if plain else [])]
+    options = ["--sampler", name, "--steps", "16", "--seed", "7", "--top-p", "0.9"]
+    options += ["--plain"] if plain else []
     written = run("generate", "A", "B C", "--key", own_key, *LOUD, *options, "--json")
     model = load_model(str(llada))
     mark = Watermark(WatermarkKey.load(own_key), delta=8.0)
@@ -201,6 +202,7 @@ UNLOADED = {  # arguments that are refused before a model is loaded
     "tokens": (["A", "--key", "k", "--tokens", "100"], "do not fill blocks of 32; write 128"),
     "no tokens": (["A", "--key", "k", "--tokens", "0"], "at least 1; got 0"),
     "temperature": (["A", "--key", "k", "--temperature", "nan"], "is at least 0; got nan"),
+    "top-p": (["A", "--key", "k", "--top-p", "0"], "top_p is a probability, in (0, 1]; got 0.0"),
     "order": (["A", "--key", "k", "--order", "up"], "no order 'up': choose one of low_confidence"),
     "no order": (
         ["A", "--key", "k", "--sampler", "parallel", "--order", "random"],

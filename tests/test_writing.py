@@ -35,8 +35,8 @@ def job(small_key, model):
     """Eight tokens for each prompt, marked."""
     return Job(
         key=small_key, marked=True, model=None, strategy="predictive-bidirectional", delta=2.0,
-        tokens=8, steps=4, block=8, temperature=1.0, sampler="llada", order=None, cache="none",
-        seed=0, chat=False, watch=False,
+        tokens=8, steps=4, block=8, temperature=1.0, top_p=1.0, sampler="llada", order=None,
+        cache="none", seed=0, chat=False, watch=False,
     )  # fmt: skip
 
 

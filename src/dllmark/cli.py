@@ -259,6 +259,9 @@ def generate(
     steps: Annotated[int, typer.Option(help="Denoising steps for a text (llada, dream).")] = 64,
     block: Annotated[int, typer.Option(help="The length of a block (llada, parallel).")] = 32,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens, which reach this together.")
+    ] = 1.0,
     sampler: Annotated[
         Literal["llada", "dream", "parallel"], typer.Option(help="How masks are filled.")
     ] = "llada",
@@ -300,7 +303,7 @@ def generate(
     job = Job(
         key=WatermarkKey.load(key) if key else None, marked=not no_watermark, model=model,
         strategy=strategy, delta=delta, tokens=tokens, steps=steps, block=block,
-        temperature=temperature, sampler=sampler, order=order, cache=cache, seed=seed,
+        temperature=temperature, top_p=top_p, sampler=sampler, order=order, cache=cache, seed=seed,
         chat=not plain, watch=watch,
     )  # fmt: skip
     if output:

@@ -93,6 +93,7 @@ class Job:
     steps: int
     block: int
     temperature: float
+    top_p: float
     sampler: str
     order: str | None
     cache: str
@@ -162,14 +163,19 @@ class Job:
         cache = cast(Kept, self.cache)
         if self.sampler == "llada":
             order = cast(LladaOrder, self.order or usual)
-            return Llada(self.steps, self.block, self.temperature, order=order, cache=cache)
+            return Llada(
+                self.steps, self.block, self.temperature, self.top_p, order=order, cache=cache
+            )
         if self.sampler == "dream":
             if cache != "none":
                 raise InputError("--cache works block by block: use it with llada or parallel")
-            return Dream(self.steps, cast(DreamOrder, self.order or "entropy"), self.temperature)
+            first = cast(DreamOrder, self.order or "entropy")
+            return Dream(self.steps, first, self.temperature, self.top_p)
         if self.order:
             raise InputError("the parallel sampler has no --order: what is certain comes first")
-        return Parallel(block_length=self.block, temperature=self.temperature, cache=cache)
+        return Parallel(
+            block_length=self.block, temperature=self.temperature, top_p=self.top_p, cache=cache
+        )
 
 
 def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[int, int]:

@@ -103,8 +103,8 @@ def test_the_likeliest_tokens_are_kept_as_dream_keeps_them():
         (0.41, None): [1, 3],
         (0.71, None): [1, 2, 3],
         (1.0, None): [0, 1, 2, 3],
-        (None, 2): [1, 3],
-        (None, 9): [0, 1, 2, 3],
+        (1.0, 2): [1, 3],
+        (1.0, 9): [0, 1, 2, 3],
         (0.71, 1): [1],
     }
     for (top_p, top_k), expected in kept.items():

@@ -231,7 +231,10 @@ def test_wrong_settings_are_refused_with_a_reason(settings, message):
     ("options", "message"),
     [
         ({"tokens": 0}, "tokens is how many to write, at least 1; got 0"),
-        ({"tokens": 100}, "100 tokens do not fill blocks of 32; write 128 tokens or change block"),
+        (
+            {"tokens": 100},
+            "100 tokens do not fill blocks of 32; write 128 tokens, or take other blocks",
+        ),
         ({"sampler": Llada(30)}, "128 tokens in blocks of 32 take 4, 8, 12 … steps, not 30"),
         ({"batch_size": 0}, "batch_size is at least 1 and seed at least 0; got 0 and 0"),
         ({"seed": -1}, "batch_size is at least 1 and seed at least 0; got 8 and -1"),

@@ -23,6 +23,17 @@ from dllmark.sampling.schedule import even_target
 from dllmark.watermark import Watermark
 
 
+def nucleus(logits, top_p):
+    """The smallest sets of likeliest tokens that reach top_p (the official sampler keeps all)."""
+    kept = torch.ones_like(logits, dtype=torch.bool)
+    for row, p in zip(kept.flatten(0, 1), logits.softmax(-1).flatten(0, 1), strict=True):
+        reached = 0.0
+        for token in p.argsort(descending=True):
+            row[token] = reached <= top_p
+            reached += p[token].item()
+    return kept
+
+
 def naive_llada(model, x, attended, start, sampler, random):
     """The official sampler, with its random numbers drawn for the block only."""
     prompt = torch.zeros_like(x, dtype=torch.bool)
@@ -44,6 +55,9 @@ def naive_llada(model, x, attended, start, sampler, random):
             if sampler.temperature > 0:
                 u = torch.rand(logits.shape, dtype=torch.float64, generator=random)
                 noised = logits.double().exp() / (-u.log()) ** sampler.temperature
+                noised = torch.where(
+                    nucleus(logits / sampler.temperature, sampler.top_p), noised, 0
+                )
             x0 = noised.argmax(-1)
             if sampler.order == "low_confidence":
                 x0_p = logits.softmax(-1).gather(-1, x0[..., None])[..., 0]
@@ -66,6 +80,7 @@ def naive_llada(model, x, attended, start, sampler, random):
         {"steps": 12, "block_length": 8},
         {"steps": 4, "temperature": 1.0, "block_length": 32},
         {"steps": 16, "block_length": 16, "temperature": 0.7},
+        {"steps": 8, "block_length": 16, "temperature": 0.8, "top_p": 0.6},
         {"steps": 8, "block_length": 16, "cfg_scale": 1.5},
         {"steps": 8, "block_length": 8, "cfg_scale": 0.5, "temperature": 0.3},
     ],

@@ -15,19 +15,20 @@ from dllmark.server.limits import Limits
 ASKED = {"prompt": "Why is the sky blue?", "tokens": 32, "seed": 7}
 
 
-def written(model, key, tokens=32, watermark=True, **options):
+def written(model, key, tokens=32, watermark=True, top_p=1.0, **options):
     """What the library writes for the same request."""
     mark = Watermark(key, **options, tokenizer=model.tokenizer) if watermark else None
-    sampler = Llada(steps=tokens // 2, temperature=0.8, order="random")
+    sampler = Llada(steps=tokens // 2, temperature=0.8, top_p=top_p, order="random")
     [text] = dllmark.generate(
         model, [ASKED["prompt"]], mark, sampler, tokens=tokens, seed=7, batch_size=1
     )
     return text
 
 
-def test_a_text_is_the_one_the_library_writes(server, model, key):
-    expected = written(model, key)
-    answer = server.post("/v1/generate", **ASKED).json()
+@pytest.mark.parametrize("top_p", [1.0, 0.3])
+def test_a_text_is_the_one_the_library_writes(server, model, key, top_p):
+    expected = written(model, key, top_p=top_p)
+    answer = server.post("/v1/generate", **ASKED, top_p=top_p).json()
     assert (answer["text"], answer["tokens"]) == (expected.text, len(expected.ids))
     assert (answer["known_left"], answer["seed"]) == (expected.known_left, 7)
     assert answer["watermark"] == key.identity.to_dict()

@@ -24,13 +24,10 @@ def test_the_model_is_listed(client):
 
 
 def test_a_completion_is_marked(client, key, server):
-    answer = client.completions.create(
-        model="tiny", prompt="Once upon a time", max_tokens=64, temperature=1.5, seed=1
-    )
+    asked = {"prompt": "Once upon a time", "temperature": 1.5, "top_p": 0.95, "seed": 1}
+    answer = client.completions.create(model="tiny", max_tokens=64, **asked)
     [choice] = answer.choices
-    written = server.post(
-        "/v1/generate", prompt="Once upon a time", tokens=64, temperature=1.5, seed=1, chat=False
-    ).json()
+    written = server.post("/v1/generate", tokens=64, chat=False, **asked).json()
     assert choice.text == written["text"]
     assert Detector(key).detect(choice.text).green_fraction > 0.6
     assert answer.usage.completion_tokens == written["tokens"]
@@ -94,7 +91,13 @@ def test_what_is_refused_arrives_as_the_clients_own_errors(client):
 
 def test_options_that_ask_for_nothing_are_taken(client):
     answer = client.completions.create(
-        model="tiny", prompt="Hi", max_tokens=4, top_p=1, presence_penalty=0, user="me", stop=None
+        model="tiny",
+        prompt="Hi",
+        max_tokens=4,
+        top_p=None,
+        presence_penalty=0,
+        user="me",
+        stop=None,
     )
     assert answer.usage.completion_tokens <= 4
 

@@ -25,14 +25,13 @@ def temper(sampler: Sampler, logits: Tensor) -> Tensor:
     """Return the logits of the distribution that a token is drawn from."""
     if sampler.temperature > 0:
         logits = logits / sampler.temperature
-    if isinstance(sampler, Dream):
-        logits = keep_likeliest(logits, sampler.top_p, sampler.top_k)
-    return logits
+    top_k = sampler.top_k if isinstance(sampler, Dream) else None
+    return keep_likeliest(logits, sampler.top_p, top_k)
 
 
-def keep_likeliest(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
+def keep_likeliest(logits: Tensor, top_p: float, top_k: int | None) -> Tensor:
     """Set to -inf all but the likeliest tokens: those that reach top_p together, then top_k."""
-    if top_p is not None and top_p < 1:
+    if top_p < 1:
         ordered = logits.sort(-1, descending=True).values
         before = ordered.softmax(-1).cumsum(-1).roll(1, -1)
         before[..., 0] = 0

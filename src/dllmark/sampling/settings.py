@@ -18,8 +18,9 @@ class Llada:
 
     `order` says which tokens of a block come first. `cfg_scale` strengthens the prompt by a second
     pass without it. `remask` masks that share of a block's tokens again before each step, at
-    random, so that they are chosen anew. `suppress_end` never ends a text early; `end_last`
-    reveals the tokens that end it after all others of their block.
+    random, so that they are chosen anew. `top_p` draws only from the likeliest tokens, those that
+    reach this probability together. `suppress_end` never ends a text early; `end_last` reveals the
+    tokens that end it after all others of their block.
 
     `cache` is faster and approximate: within a block, "prefix" computes what stands before it only
     once, "block" also what stands after it.
@@ -31,6 +32,7 @@ class Llada:
     steps: int = 64
     block_length: int = 32
     temperature: float = 0.0
+    top_p: float = 1.0
     cfg_scale: float = 0.0
     order: LladaOrder = "low_confidence"
     remask: float = 0.0
@@ -41,6 +43,7 @@ class Llada:
     def __post_init__(self) -> None:
         _at_least(1, steps=self.steps, block_length=self.block_length)
         _at_least(0, temperature=self.temperature, cfg_scale=self.cfg_scale)
+        _a_probability(top_p=self.top_p)
         _one_of("order", self.order, get_args(LladaOrder))
         _one_of("cache", self.cache, get_args(Kept))
         if self.cfg_scale and self.cache != "none":
@@ -64,7 +67,7 @@ class Dream:
     steps: int = 64
     order: DreamOrder = "origin"
     temperature: float = 0.0
-    top_p: float | None = None
+    top_p: float = 1.0
     top_k: int | None = None
     alg_temp: float | None = None
     eps: float = 1e-3
@@ -78,8 +81,7 @@ class Dream:
             _at_least(1, top_k=self.top_k)
         if self.alg_temp is not None:
             _at_least(0, alg_temp=self.alg_temp)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise DllmarkError(f"top_p is a probability, in (0, 1]; got {self.top_p}")
+        _a_probability(top_p=self.top_p)
         if not 0 < self.eps < 1:
             raise DllmarkError(f"eps is the time the schedule ends at, in (0, 1); got {self.eps}")
 
@@ -89,7 +91,7 @@ class Parallel:
     """Confidence-threshold decoding: a step reveals all of the block that is certain enough.
 
     A token is certain enough when its probability is above `threshold`; the most certain one is
-    revealed in any case. `cache` is as in `Llada`.
+    revealed in any case. `top_p` and `cache` are as in `Llada`.
 
     >>> Parallel(threshold=0.95).block_length
     32
@@ -98,6 +100,7 @@ class Parallel:
     threshold: float = 0.9
     block_length: int = 32
     temperature: float = 0.0
+    top_p: float = 1.0
     suppress_end: bool = False
     cache: Kept = "none"
 
@@ -105,8 +108,7 @@ class Parallel:
         _at_least(1, block_length=self.block_length)
         _at_least(0, temperature=self.temperature)
         _one_of("cache", self.cache, get_args(Kept))
-        if not 0 < self.threshold <= 1:
-            raise DllmarkError(f"threshold is a probability, in (0, 1]; got {self.threshold}")
+        _a_probability(threshold=self.threshold, top_p=self.top_p)
 
 
 Sampler = Llada | Dream | Parallel
@@ -117,6 +119,13 @@ def _at_least(least: int, **values: float) -> None:
     for name, value in values.items():
         if not least <= value < float("inf"):
             raise DllmarkError(f"{name} is at least {least}; got {value}")
+
+
+def _a_probability(**values: float) -> None:
+    """Raise `DllmarkError` unless every value is a probability above 0."""
+    for name, value in values.items():
+        if not 0 < value <= 1:
+            raise DllmarkError(f"{name} is a probability, in (0, 1]; got {value}")
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:

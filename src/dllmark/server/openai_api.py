@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["OpenAI"])
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logprobs": (False,),
@@ -67,6 +66,7 @@ class _Asked(BaseModel):
     model: str
     n: Annotated[int, Field(ge=1, description="Texts for each prompt.")] = 1
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = TEMPERATURE
+    top_p: Annotated[float | None, Field(gt=0, le=1)] = None
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED)] = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -218,6 +218,7 @@ async def _answer(
         prompt=prompts[0],
         tokens=tokens if tokens <= BLOCK else -(-tokens // BLOCK) * BLOCK,
         temperature=asked.temperature,
+        top_p=asked.top_p or 1.0,
         chat=False,
     )
     job = await service.run(make_job, service, prompts, settings, seed)
