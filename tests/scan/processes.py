@@ -32,19 +32,29 @@ def _open_if_read(path: Path) -> int | None:
 
 
 def reader_of(path: Path, process: subprocess.Popen | None = None, but: int = 0) -> int:
-    """Return the process that has a pipe open, as soon as there is another than `but`."""
+    """Return the process that reads from a pipe, as soon as there is another than `but`."""
     while True:
         for entry in Path("/proc").glob("[0-9]*"):
-            if int(entry.name) not in (but, os.getpid()) and _has_open(entry, path):
+            if int(entry.name) != but and _reads(entry, path):
                 return int(entry.name)
         yield_to(process)
 
 
-def _has_open(entry: Path, path: Path) -> bool:
+def _reads(entry: Path, path: Path) -> bool:
+    """Whether a process has a pipe open for reading: one that just forked has our writing end."""
     try:
-        return any(os.readlink(link) == str(path) for link in (entry / "fd").iterdir())
+        return any(
+            os.readlink(link) == str(path) and _flags(entry / "fdinfo" / link.name) == os.O_RDONLY
+            for link in (entry / "fd").iterdir()
+        )
     except OSError:
         return False
+
+
+def _flags(about: Path) -> int:
+    """Whether a descriptor reads, writes or does both, from what the kernel says about it."""
+    words = about.read_text().split()
+    return int(words[words.index("flags:") + 1], 8) & os.O_ACCMODE
 
 
 def yield_to(process: subprocess.Popen | None) -> None:
