@@ -1,5 +1,6 @@
 """Files appear whole or not at all."""
 
+import errno
 import stat
 
 import pytest
@@ -110,6 +111,15 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path):
             pytest.fail("the block must not run")
     with only_writer(folder):
         pass
+
+
+def test_a_file_system_without_locks_holds_nothing(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refuse)
+    with only_writer(tmp_path), only_writer(tmp_path):
+        (tmp_path / "file").touch()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_one_line(tmp_path):

@@ -1,4 +1,4 @@
-"""Write files so that nobody ever sees half of one, and folders that two would write to."""
+"""Write files so that nobody ever sees half of one, and folders so that no two runs mix."""
 
 from __future__ import annotations
 
@@ -61,28 +61,37 @@ def append_line(path: Path, end: int, line: bytes) -> int:
 
 
 @contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Turn what cannot be written to a folder into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
+
+
+@contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Make a folder, and hold it so that no second run writes there; a crash lets go of it.
 
     with only_writer(Path("results")):
         ...
     """
-    try:
+    with writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
     try:
         import fcntl
     except ImportError:  # Windows, where a folder cannot be held
         yield
         return
-    held = os.open(folder, os.O_RDONLY)
+    with writable(folder):
+        held = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        raise InputError(f"another run is writing to {folder}: wait for it to end") from None
-    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another run is writing to {folder}: wait for it to end") from None
+        except OSError:  # a file system that knows no locks
+            pass
         yield
     finally:
         os.close(held)

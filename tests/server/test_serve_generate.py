@@ -100,6 +100,8 @@ REFUSED = {
     "odd steps": ({"tokens": 64, "steps": 31}, 400, "steps divisible by the number of blocks"),
     "a strategy": ({"strategy": "none"}, 422, "strategy"),
     "no number": ({"delta": "NaN"}, 422, "delta"),
+    "no probability": ({"top_p": "NaN"}, 422, "top_p"),
+    "a probability of nothing": ({"top_p": 0}, 422, "top_p"),
 }
 
 

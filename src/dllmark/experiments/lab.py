@@ -23,7 +23,7 @@ from dllmark.experiments import runs
 from dllmark.experiments.runs import Runs, Written
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.experiments.writing import Batch, Record, Writer
-from dllmark.files import append_line, atomic_write, whole_lines
+from dllmark.files import append_line, atomic_write, whole_lines, writable
 from dllmark.key import WatermarkKey
 from dllmark.quality.perplexity import Judge, load_judge, perplexities
 from dllmark.quality.repetition import repeated_ngrams
@@ -93,10 +93,8 @@ class Lab:
     _judge: Judge | None = None
 
     def __post_init__(self) -> None:
-        try:
+        with writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write to {self.folder}: {error.strerror}") from None
         self._runs = Runs(self.folder / "runs.jsonl")
 
     def complete(self, settings: Iterable[Setting]) -> None:

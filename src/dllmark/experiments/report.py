@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dllmark.errors import InputError
 from dllmark.experiments.settings import RATES
-from dllmark.files import atomic_write
+from dllmark.files import atomic_write, writable
 from dllmark.stats import share_interval
 
 Row = dict[str, Any]
@@ -81,7 +80,7 @@ class Report:
             "json": json.dumps(record, indent=1, ensure_ascii=False) + "\n",
         }
         paths = [folder / f"{name}.{ending}" for ending in contents]
-        try:
+        with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for path, content in zip(paths, contents.values(), strict=True):
                 with atomic_write(path) as file:
@@ -89,8 +88,6 @@ class Report:
             if curves := [curve for curve in self.curves if curve.points]:
                 paths.append(folder / f"{name}.png")
                 self._draw(curves, paths[-1])
-        except OSError as error:
-            raise InputError(f"cannot write to {folder}: {error.strerror}") from None
         return paths
 
     def _csv(self) -> str:

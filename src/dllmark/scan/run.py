@@ -11,15 +11,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dllmark import __version__
 from dllmark.errors import InputError
-from dllmark.files import atomic_write, only_writer
+from dllmark.files import atomic_write, only_writer, writable
 from dllmark.scan.inputs import InputFile, find_files
 from dllmark.scan.local import scan_here, scan_in_processes
 from dllmark.scan.plan import Shard, cut, shard_size
@@ -85,7 +84,7 @@ class Scan:
             raise InputError(f"{self.folder} is not empty and holds no scan: give another folder")
         shards = cut(files, settings["shard_bytes"])
         record = {"settings": settings, "shards": [shard.packed() for shard in shards]}
-        with _writable(self.folder), atomic_write(path) as file:
+        with writable(self.folder), atomic_write(path) as file:
             file.write(json.dumps(record, indent=1).encode() + b"\n")
         return shards
 
@@ -104,7 +103,7 @@ class Scan:
 
     def _clean(self) -> None:
         """Make the folders, and remove the half-written files of a scan that was killed."""
-        with _writable(self.folder):
+        with writable(self.folder):
             for folder in (self.folder, self.folder / "rows", self.folder / "unfinished"):
                 folder.mkdir(exist_ok=True)
                 for left in folder.glob(".*.*.*"):  # the names that `atomic_write` gives
@@ -125,7 +124,7 @@ class Scan:
     def _finish(self, shards: list[Shard], fdr: float | None) -> dict[str, Any]:
         """Join the errors, then write the summary; every step can be repeated."""
         errors = self.folder / "errors.jsonl"
-        with _writable(self.folder):
+        with writable(self.folder):
             if not errors.exists():
                 with atomic_write(errors) as file:
                     for shard in shards:
@@ -161,11 +160,3 @@ def _continued(path: Path, settings: dict[str, Any]) -> list[Shard]:
                 f"{path.parent} holds a scan with {what}: give another folder for this one"
             )
     return shards
-
-
-@contextmanager
-def _writable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from None

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dllmark.detect import Verdict
-from dllmark.errors import InputError
-from dllmark.files import atomic_write
+from dllmark.files import atomic_write, writable
 
 BINS = 20
 DECADES = 30
@@ -137,14 +136,12 @@ def as_text(summary: dict[str, Any]) -> str:
 
 def write_summary(summary: dict[str, Any], folder: Path) -> None:
     """Write summary.json, summary.md and p_values.png into a folder."""
-    try:
+    with writable(folder):
         with atomic_write(folder / "summary.json") as file:
             file.write(json.dumps(summary, indent=2).encode() + b"\n")
         with atomic_write(folder / "summary.md") as file:
             file.write(as_text(summary).encode())
         _plot(summary, folder / "p_values.png")
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
 
 
 def _plot(summary: dict[str, Any], path: Path) -> None:

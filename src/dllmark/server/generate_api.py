@@ -50,7 +50,9 @@ class GenerateRequest(BaseModel):
         Field(ge=0, le=100, allow_inf_nan=False, description=f"The bias to green; {DELTA}."),
     ] = None
     temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = TEMPERATURE
-    top_p: Annotated[float, Field(gt=0, le=1, description="Draw from the likeliest tokens.")] = 1.0
+    top_p: Annotated[
+        float, Field(gt=0, le=1, allow_inf_nan=False, description="Draw from the likeliest tokens.")
+    ] = 1.0
     tokens: Annotated[int, Field(ge=1, description="Up to 32, or a multiple of 32.")] = 128
     steps: Annotated[int | None, Field(ge=1, description="Else half as many as tokens.")] = None
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED, description="Else at random.")] = None

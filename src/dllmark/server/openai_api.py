@@ -66,7 +66,7 @@ class _Asked(BaseModel):
     model: str
     n: Annotated[int, Field(ge=1, description="Texts for each prompt.")] = 1
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = TEMPERATURE
-    top_p: Annotated[float | None, Field(gt=0, le=1)] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False)] = None
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED)] = None
     stream: bool = False
     stream_options: StreamOptions | None = None
