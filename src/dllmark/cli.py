@@ -48,7 +48,10 @@ app = typer.Typer(
 
 T = TypeVar("T")
 
-STRATEGY_NAMES = "kgw, predictive, bidirectional, predictive-bidirectional, expected-bidirectional"
+STRATEGY_NAMES = (
+    "kgw, predictive, bidirectional, predictive-bidirectional, expected-bidirectional, "
+    "guided-bidirectional"
+)
 DEFAULT_STRATEGY = "predictive-bidirectional"
 EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
 

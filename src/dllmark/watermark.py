@@ -35,13 +35,16 @@ class Strategy:
     """Which neighbours of a position bias its token, and what stands in for an unrevealed one.
 
     `in_turn` asks a sampler that fills several positions in one step to decide them in two turns,
-    so that no two neighbours are decided at once: see `turns`.
+    so that no two neighbours are decided at once: see `turns`. `guides` asks one that fills the
+    most certain positions first to measure that on the tokens it would write with the bias: those
+    that are green anyway come first, and one that is likely but red waits for its neighbours.
     """
 
     name: str
     backward: bool
     stand_in: Literal["nothing", "argmax", "expectation"]
     in_turn: bool = False
+    guides: bool = False
 
 
 STRATEGIES = {
@@ -52,6 +55,9 @@ STRATEGIES = {
         Strategy("bidirectional", backward=True, stand_in="nothing"),
         Strategy("predictive-bidirectional", backward=True, stand_in="argmax"),
         Strategy("expected-bidirectional", backward=True, stand_in="expectation", in_turn=True),
+        Strategy(
+            "guided-bidirectional", backward=True, stand_in="expectation", in_turn=True, guides=True
+        ),
     )
 }
 

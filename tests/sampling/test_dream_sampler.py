@@ -141,7 +141,7 @@ def test_certainty_is_measured_after_temperature_and_limits(order):
         "topk_margin": best - second,
         "entropy": best * best.log() + second * second.log(),
     }[order]
-    found = confidence(sampler, logits, torch.zeros(1, 1, 4), (), torch.Generator())
+    found = confidence(sampler, logits, logits, torch.zeros(1, 1, 4), (), torch.Generator())
     torch.testing.assert_close(found[0, 0], expected)
 
 
@@ -157,7 +157,7 @@ def test_places_are_drawn_by_their_certainty():
     p = torch.tensor([0.9, 0.7, 0.5])
     logits = torch.stack([p, 1 - p], -1).log().expand(40_000, 3, 2)
     random = torch.Generator().manual_seed(0)
-    score = confidence(sampler, logits, None, (), random)
+    score = confidence(sampler, logits, logits, None, (), random)
     masked = torch.ones(40_000, 3, dtype=torch.bool)
     first = highest(score, masked, torch.ones(40_000, dtype=torch.int64), most=1)[:, 0]
     torch.testing.assert_close(first.bincount() / 40_000, (p / 0.5).softmax(-1), atol=0.01, rtol=0)

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from tiny import (
@@ -17,10 +18,11 @@ from tiny import (
     written,
 )
 
+from dllmark.greenlist import HashedGreenList
 from dllmark.sampling import Llada
 from dllmark.sampling.confidence import confidence
 from dllmark.sampling.schedule import even_target
-from dllmark.watermark import Watermark
+from dllmark.watermark import STRATEGIES, Watermark
 
 
 def nucleus(logits, top_p):
@@ -97,31 +99,68 @@ def test_an_even_split_gives_the_remainder_to_the_first_steps():
     assert [b - a for a, b in pairwise(targets)] == [3] * 8 + [2] * 4
 
 
+@pytest.mark.parametrize("strategy", ["predictive-bidirectional", "guided-bidirectional"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("order", ["low_confidence", "random"])
-def test_a_watermark_of_no_strength_changes_nothing(model, small_key, order, temperature):
+def test_a_watermark_of_no_strength_changes_nothing(model, small_key, order, temperature, strategy):
     sampler = Llada(steps=16, block_length=16, temperature=temperature, order=order)
     unmarked = written(model, sampler)
-    none = Watermark(small_key, delta=0.0, tokenizer=model.tokenizer)
-    strong = Watermark(small_key, delta=5.0, tokenizer=model.tokenizer)
+    none = Watermark(small_key, strategy, delta=0.0, tokenizer=model.tokenizer)
+    strong = Watermark(small_key, strategy, delta=5.0, tokenizer=model.tokenizer)
     assert torch.equal(written(model, sampler, none), unmarked)
     assert not torch.equal(written(model, sampler, strong), unmarked)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_watermark_does_not_decide_which_tokens_come_first(model, small_key, temperature):
+def test_only_a_watermark_that_guides_decides_which_tokens_come_first(
+    model, small_key, temperature
+):
     sampler = Llada(steps=4, temperature=temperature)
-    strong = Watermark(small_key, delta=50.0, tokenizer=model.tokenizer)
-    unmarked, marked = steps_of(model, sampler)[0], steps_of(model, sampler, strong)[0]
+    for strategy in [name for name in STRATEGIES if "-bidirectional" in name]:
+        strong = Watermark(small_key, strategy, delta=50.0, tokenizer=model.tokenizer)
+        unmarked, marked = steps_of(model, sampler)[0], steps_of(model, sampler, strong)[0]
+        same = torch.equal(unmarked.revealed, marked.revealed)
+        assert same is (strategy != "guided-bidirectional")
+        assert not torch.equal(unmarked.tokens, marked.tokens)
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_an_order_that_does_not_ask_for_certainty_is_not_guided(model, small_key, order):
+    sampler = Llada(steps=4, order=order)
+    guides = Watermark(small_key, "guided-bidirectional", 50.0, tokenizer=model.tokenizer)
+    unmarked, marked = steps_of(model, sampler)[0], steps_of(model, sampler, guides)[0]
     assert torch.equal(unmarked.revealed, marked.revealed)
-    assert not torch.equal(unmarked.tokens, marked.tokens)
+
+
+def test_a_guided_text_begins_with_what_is_green_and_likely(small_tokenizer, small_key):
+    """At each place 5 is likelier than 6; 6 is the green one behind the prompt's w1."""
+    green = HashedGreenList(small_key, small_tokenizer.vocab_size)
+    before = small_tokenizer.encode("w1").tolist()[-1]
+    row = green.rows(np.array([before]))[0]
+    ordinary = np.flatnonzero(small_tokenizer.scored)
+    red, good = (ordinary[row[ordinary] == colour][0].item() for colour in (False, True))
+    likely = [{red: 0.6, good: 0.3}, {red: 0.55}, {red: 0.5}, {red: 0.45}]
+    model = scripted_model(small_tokenizer, likely)
+    sampler = Llada(steps=4, block_length=4)
+    options = {"prompts": ["w1"], "tokens": 4}
+    first = {}
+    for strategy in ("expected-bidirectional", "guided-bidirectional"):
+        watermark = Watermark(small_key, strategy, 3.0, tokenizer=small_tokenizer)
+        first[strategy] = order_of(steps_of(model, sampler, watermark, **options))[0]
+    assert first["expected-bidirectional"] == 0  # where the model is most certain of red
+    assert first["guided-bidirectional"] != 0  # there it would write what it finds less likely
 
 
 def naive_turns(model, x, watermark, each):
     """A text of one block, the most certain tokens first; those at odd positions see the others."""
     while (masked := x == MASK).any():
         logits = forbid(model, model.transformer(x))
-        certain = torch.where(masked, logits.log_softmax(-1).amax(-1), -torch.inf)
+        certain = logits.log_softmax(-1).amax(-1)
+        if watermark.strategy.guides:
+            for at in range(x.shape[1]):
+                one = watermark.bias(x, ~masked, logits, torch.tensor([[at]]))
+                certain[0, at] = logits[0, at].log_softmax(-1)[one[0, 0].argmax()]
+        certain = torch.where(masked, certain, -torch.inf)
         chosen = certain[0].topk(each).indices.tolist()
         for parity in (0, 1):
             before = x.clone()
@@ -132,11 +171,12 @@ def naive_turns(model, x, watermark, each):
     return x
 
 
+@pytest.mark.parametrize("strategy", ["expected-bidirectional", "guided-bidirectional"])
 @pytest.mark.parametrize("each", [1, 4, 16])
 def test_tokens_of_one_step_see_their_neighbours_where_the_strategy_takes_turns(
-    model, small_key, each
+    model, small_key, each, strategy
 ):
-    watermark = Watermark(small_key, "expected-bidirectional", 4.0, tokenizer=model.tokenizer)
+    watermark = Watermark(small_key, strategy, 4.0, tokenizer=model.tokenizer)
     x, _, _ = padded(model, PROMPTS[:1], 32)
     expected = naive_turns(model, x, watermark, each)
     sampler = Llada(steps=32 // each, block_length=32)
@@ -195,7 +235,7 @@ def test_end_last_goes_by_the_token_that_the_noise_draws():
     noise[0, 0, END] = -9.0
     logits = torch.tensor([[[0.0, 1.0, 0.0, 3.0], [0.0, 1.0, 0.0, 2.0]]])
     sampler = Llada(temperature=1.0, end_last=True)
-    score = confidence(sampler, logits, noise, (END,), torch.Generator())[0]
+    score = confidence(sampler, logits, logits, noise, (END,), torch.Generator())[0]
     assert score[0] == torch.finfo(torch.float32).min
     torch.testing.assert_close(score[1], logits[0, 1].log_softmax(-1)[3])
 

@@ -51,13 +51,16 @@ def draw(tempered: Tensor, noise: Tensor | None) -> Tensor:
 def confidence(
     sampler: Sampler,
     logits: Tensor,
+    leaned: Tensor,
     noise: Tensor | None,
     ends: Sequence[int],
     generator: torch.Generator,
 ) -> Tensor:
     """Return [B, W]: who comes first, the highest, from the logits [B, W, V] of a block.
 
-    The logits carry no watermark, so the order in which tokens appear does not depend on a key.
+    The logits carry no watermark. `leaned` are those that tokens are drawn from: the same, so that
+    the order does not depend on a key, or for a watermark that guides it, the biased ones. How
+    certain the model is of a token is always what it says itself.
     """
     order = "low_confidence" if isinstance(sampler, Parallel) else sampler.order
     shape, device = logits.shape[:-1], logits.device
@@ -66,9 +69,9 @@ def confidence(
     elif order == "left_to_right":
         score = -torch.arange(shape[1], device=device, dtype=torch.float32).expand(shape)
     else:
-        score = certainty(sampler, order, logits, noise)
+        score = certainty(sampler, order, logits, leaned, noise)
     if isinstance(sampler, Llada) and sampler.end_last:
-        candidates = draw(temper(sampler, logits), noise)
+        candidates = draw(temper(sampler, leaned), noise)
         for end in ends:
             score = score.masked_fill(candidates == end, torch.finfo(score.dtype).min)
     if isinstance(sampler, Dream) and sampler.alg_temp:
@@ -77,7 +80,14 @@ def confidence(
     return score
 
 
-def certainty(sampler: Sampler, order: str, logits: Tensor, noise: Tensor | None) -> Tensor:
+def by_candidate(sampler: Sampler) -> bool:
+    """Return whether a sampler asks how certain the token is that it would write at each place."""
+    return isinstance(sampler, Parallel) or sampler.order in ("low_confidence", "maskgit_plus")
+
+
+def certainty(
+    sampler: Sampler, order: str, logits: Tensor, leaned: Tensor, noise: Tensor | None
+) -> Tensor:
     """Return how certain the model is of each position.
 
     Dream measures it after temperature, top_p and top_k; LLaDA before, and here as a logarithm,
@@ -92,6 +102,6 @@ def certainty(sampler: Sampler, order: str, logits: Tensor, noise: Tensor | None
     if order == "topk_margin":
         best_two = (measured.topk(2).values - total).exp()
         return best_two[..., 0] - best_two[..., 1]
-    candidates = draw(tempered, noise)
+    candidates = draw(tempered if leaned is logits else temper(sampler, leaned), noise)
     log_p = (measured.gather(-1, candidates[..., None]) - total)[..., 0]
     return log_p.exp() if order == "maskgit_plus" else log_p

@@ -1,9 +1,10 @@
 """The denoising loop: look at the whole text, reveal a few tokens, look again.
 
 A step has four parts. The model predicts every masked position of the block. Which positions are
-revealed follows from those predictions as they are. Only the logits of these positions are then
-leaned towards green pairs, in one turn or two. A token is drawn for each, with the noise its
-candidate was drawn with: a watermark of strength 0 changes nothing at all.
+revealed follows from those predictions as they are, or from what a watermark that guides the order
+would write there. Only the logits of these positions are then leaned towards green pairs, in one
+turn or two. A token is drawn for each, with the noise its candidate was drawn with: a watermark of
+strength 0 changes nothing at all.
 
 Inside a step the host never waits for the GPU, and the shapes of all tensors are known before it,
 so that `Recorder` can replay a step it has seen as one CUDA graph.
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from dllmark.models.transformer import Cache
 from dllmark.sampling.choice import choose
-from dllmark.sampling.confidence import confidence, draw, draw_noise, temper
+from dllmark.sampling.confidence import by_candidate, confidence, draw, draw_noise, temper
 from dllmark.sampling.recorder import Recorder
 from dllmark.sampling.schedule import at_most, blocks, how_many
 from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
@@ -143,9 +144,13 @@ class Writer:
         logits = self._predict(rows, shape.part)
         inside = logits[:, : shape.width]
         noise = draw_noise(sampler, inside, self.generator)
-        score = confidence(sampler, inside, noise, self.model.end_ids, self.generator)
         block = at[: shape.width]
         masked = ~canvas.revealed.index_select(1, block)
+        leaned = inside
+        if self.watermark is not None and self.watermark.strategy.guides and by_candidate(sampler):
+            everywhere = torch.where(masked, block, -1)
+            leaned = self._lean(everywhere, logits, rows)
+        score = confidence(sampler, inside, leaned, noise, self.model.end_ids, self.generator)
         places = choose(sampler, score, masked, self.count, shape.most)
 
         positions = torch.where(places >= 0, places + self.first, -1)
@@ -158,12 +163,16 @@ class Writer:
         """Return a token for each of the positions [B, K] of the block."""
         which = torch.arange(len(positions), device=positions.device)[:, None]
         row = (positions - self.first).clamp(min=0)
-        if self.watermark is None:
-            chosen = logits[which, row]
-        else:
-            canvas = self.canvas
-            chosen = self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows)
+        chosen = (
+            logits[which, row] if self.watermark is None else self._lean(positions, logits, rows)
+        )
         return draw(temper(self.sampler, chosen), None if noise is None else noise[which, row])
+
+    def _lean(self, positions: Tensor, logits: Tensor, rows: Tensor) -> Tensor:
+        """Return the logits of the positions [B, K] with the watermark's bias."""
+        assert self.watermark is not None
+        canvas = self.canvas
+        return self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows)
 
     def _predict(self, rows: Tensor, part: int | None) -> Tensor:
         """Return the model's logits [B, R, V] for some positions, -inf for what must not come.

@@ -29,8 +29,9 @@ LARGEST_SEED = 2**53 - 1
 """The largest whole number that every JSON reader keeps."""
 
 StrategyName = Literal[
-    "kgw", "predictive", "bidirectional", "predictive-bidirectional", "expected-bidirectional"
-]
+    "kgw", "predictive", "bidirectional", "predictive-bidirectional", "expected-bidirectional",
+    "guided-bidirectional",
+]  # fmt: skip
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 DEFAULT_STRATEGY: StrategyName = "predictive-bidirectional"
 
