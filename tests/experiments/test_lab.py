@@ -119,6 +119,9 @@ def test_texts_of_another_length_or_model_are_refused(model, tmp_path):
     longer = replace(PROTOCOL, tokens=24)
     with pytest.raises(InputError, match="written by tiny in 16 tokens: give another"):
         lab_in(tmp_path, model, protocol=longer).texts(DATASET, MARKED)
+    endless = replace(PROTOCOL, suppress_end=True)
+    with pytest.raises(InputError, match="in 16 tokens: give another"):
+        lab_in(tmp_path, model, protocol=endless).texts(DATASET, MARKED)
     elsewhere = lab_in(tmp_path, model, model="where/it/lies/here")
     assert len(elsewhere.texts(DATASET, MARKED)) == 6  # reading them is no mixture
     more = Dataset("C4", [*DATASET.prompts, "w7"], ["w1"] * 7, False)
@@ -192,6 +195,8 @@ def test_each_model_has_the_papers_sampler(model):
     assert sampler_of(model, protocol, Setting("kgw", per_step=4)) == Llada(64, 32, 0.0)
     dream = type(model)(**{**vars(model), "family": DREAM})
     assert sampler_of(dream, protocol, Setting("kgw")) == Dream(256, "entropy", 0.0)
+    endless = Protocol(suppress_end=True)
+    assert all(sampler_of(m, endless, Setting("kgw")).suppress_end for m in (model, dream))
 
 
 @pytest.mark.parametrize("numbers", [{"samples": 0}, {"scored": 1}, {"scored": 300}])

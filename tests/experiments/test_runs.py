@@ -14,8 +14,8 @@ from dllmark.experiments.runs import Runs, Written, revision, summary
 def note(setting="kgw", texts=4, seconds=1.5, **changes):
     given = {
         "prompts": "C4", "setting": setting, "texts": texts, "seconds": seconds, "model": "m",
-        "tokens": 16, "block": 8, "batch": 4, "hardware": "GPU", "command": "dllmark reproduce",
-        "date": "2026-11-15", "software": "torch 2",
+        "tokens": 16, "suppress_end": False, "block": 8, "batch": 4, "hardware": "GPU",
+        "command": "dllmark reproduce", "date": "2026-11-15", "software": "torch 2",
     }  # fmt: skip
     return Written(**(given | changes))
 

@@ -81,6 +81,9 @@ def reproduce(
     max_repeats: Annotated[
         float, typer.Option(help="Leave out prompts whose unmarked text repeats more bigrams.")
     ] = 0.5,
+    suppress_end: Annotated[
+        bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
+    ] = False,
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")
@@ -125,7 +128,9 @@ def reproduce(
         raise InputError("--workers and --ray-address are for --engine ray")
     if DRAWN.intersection(experiments):
         require_matplotlib()
-    protocol = Protocol(samples, tokens, scored, most_repeats=max_repeats)
+    protocol = Protocol(
+        samples, tokens, scored, most_repeats=max_repeats, suppress_end=suppress_end
+    )
     paraphrasers: Paraphrasers = {
         "paraphrase": _by_endpoint(endpoint, endpoint_model) if endpoint else None,
         "dipper": _by_dipper(dipper) if dipper else None,

@@ -200,8 +200,8 @@ class Lab:
     def _note(self, file: _File, texts: int, seconds: float) -> Written:
         return Written(
             file.dataset.name, file.setting.slug, texts, seconds, self.model, self.protocol.tokens,
-            self.protocol.block, self.batch_size, self.writer.hardware, self.command, runs.today(),
-            runs.software(),
+            self.protocol.suppress_end, self.protocol.block, self.batch_size, self.writer.hardware,
+            self.command, runs.today(), runs.software(),
         )  # fmt: skip
 
     def _batches(self, file: _File) -> list[Batch]:
@@ -229,10 +229,13 @@ class Lab:
             raise InputError(f"{path} is damaged: remove it, and it is written again") from None
         file = _File(dataset, setting, path, size, records)
         for note in self._runs.of(dataset.name, setting.slug) if lines else []:
-            if note.tokens != self.protocol.tokens or (file.missing and note.model != self.model):
+            asked = (self.protocol.tokens, self.protocol.suppress_end)
+            other = (note.tokens, note.suppress_end) != asked
+            if other or (file.missing and note.model != self.model):
+                ends = " --suppress-end" if note.suppress_end else ""
                 raise InputError(
                     f"{path} was written by {note.model} in {note.tokens} tokens: give another "
-                    f"output folder, or --model {note.model} --tokens {note.tokens}"
+                    f"output folder, or --model {note.model} --tokens {note.tokens}{ends}"
                 )
         mark = self.key(setting.gamma).identity.to_dict() if setting.strategy else None
         for number, (record, prompt) in enumerate(

@@ -30,6 +30,7 @@ class Written:
     seconds: float
     model: str
     tokens: int
+    suppress_end: bool
     block: int
     batch: int
     hardware: str

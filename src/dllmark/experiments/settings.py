@@ -55,8 +55,8 @@ class Setting:
 class Protocol:
     """How much is written and scored; the defaults are the paper's.
 
-    A text with fewer than `scored` tokens is left out. So is a prompt whose unmarked text repeats
-    more than the share `most_repeats` of its bigrams.
+    A text with fewer than `scored` tokens is left out: with `suppress_end` there is none. So is a
+    prompt whose unmarked text repeats more than the share `most_repeats` of its bigrams.
     """
 
     samples: int = 500
@@ -64,6 +64,7 @@ class Protocol:
     scored: int = 200
     block: int = 32
     most_repeats: float = 0.5
+    suppress_end: bool = False
 
     def __post_init__(self) -> None:
         if self.samples < 1:

@@ -96,8 +96,8 @@ def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
 
     steps = protocol.tokens // setting.per_step
     if model.family.name == "Dream":
-        return Dream(steps, "entropy", setting.temperature)
-    return Llada(steps, protocol.block, setting.temperature)
+        return Dream(steps, "entropy", setting.temperature, suppress_end=protocol.suppress_end)
+    return Llada(steps, protocol.block, setting.temperature, suppress_end=protocol.suppress_end)
 
 
 def hardware(model: Model) -> str:
