@@ -1,106 +1,92 @@
-"""How well each strategy is detected on a model: the order of the paper's Table 1, in one run.
+"""How well each strategy is detected on a model: the order of the paper's Table 1, in one table.
 
-Usage: python benchmarks/strategies.py PROMPTS.jsonl [--model embedded] [--samples 200] [--out DIR]
+Usage: dllmark reproduce table1 --c4 c4.jsonl --out RESULTS, then
+       python benchmarks/strategies.py RESULTS [--prompts C4] [--out DIR]
 
-Every strategy writes the same prompts (the first 30 tokens of each "text") with the same settings;
-the thresholds come from unmarked texts of the same model. Also reports the share of tokens whose
-left neighbour was known when they were chosen, and what decoding a text and tokenising it again
-changes. Meant for a GPU; `--samples 8 --tokens 64 --steps 32` shows that it runs on a CPU.
+Reads the texts that `reproduce` wrote, all of them: short and repetitive ones are not left out. The
+thresholds come from the unmarked texts. Also reports the share of tokens whose left neighbour was
+known when they were chosen, and what decoding a text and tokenising it again changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-from itertools import islice
+from difflib import Match, SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hardware import describe
 
-from dllmark import (
-    Detector,
-    Generation,
-    Llada,
-    Model,
-    Watermark,
-    WatermarkKey,
-    generate,
-    load_model,
-)
+from dllmark import Detector, WatermarkKey, load_tokenizer
+from dllmark.experiments.runs import Runs, summary
+from dllmark.experiments.settings import RATES, Setting
+from dllmark.quality.repetition import repeated_ngrams
 from dllmark.stats import share_interval, threshold
 from dllmark.watermark import STRATEGIES
 
-RATES = (0.005, 0.01, 0.05)
-PROMPT_TOKENS = 30
 
-
-def read_prompts(path: Path, model: Model, count: int) -> list[str]:
-    """Return the beginnings of the first texts of a corpus."""
-    with path.open(encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in islice(lines, count)]
-    encoded = model.tokenizer.encode_many(texts)
-    return [model.tokenizer.decode(ids[:PROMPT_TOKENS]) for ids in encoded]
-
-
-def scores(detector: Detector, texts: list[Generation], length: int) -> np.ndarray:
+def scores(detector: Detector, texts: list[dict[str, Any]], length: int) -> np.ndarray:
     """Return z of the first tokens of each text."""
-    return np.array([found.z for found in detector.detect_many(t.ids[:length] for t in texts)])
+    return np.array([found.z for found in detector.detect_many(t["ids"][:length] for t in texts)])
 
 
-def retokenised(detector: Detector, texts: list[Generation]) -> dict[str, float]:
-    """Return the share of texts and ids that change when text is decoded and tokenised again."""
-    again = detector.tokenizer.encode_many([text.text for text in texts])
+def aligned(before: list[int], after: list[int]) -> list[Match]:
+    """Return the stretches that two rows of ids share."""
+    return SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+
+
+def retokenised(detector: Detector, texts: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the share of texts and ids that change when text is decoded and tokenised again.
+
+    The two rows of ids are aligned: an id counts as changed if it has no partner of its own kind.
+    """
+    again = detector.tokenizer.encode_many([text["text"] for text in texts])
     changed = [
-        np.mean([a != b for a, b in zip(text.ids, ids.tolist(), strict=False)]) if text.ids else 0.0
+        1 - sum(block.size for block in aligned(text["ids"], ids.tolist())) / len(text["ids"])
         for text, ids in zip(texts, again, strict=True)
     ]
-    z = [detector.detect(text.ids).z - detector.detect(text.text).z for text in texts]
+    z = [detector.detect(text["ids"]).z - detector.detect(text["text"]).z for text in texts]
     return {
         "texts changed": float(np.mean([share > 0 for share in changed])),
-        "ids at another place": float(np.mean(changed)),
+        "ids changed": float(np.mean(changed)),
         "mean change of z": float(np.mean(z)),
     }
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write and score the texts of every strategy."""
-    model = load_model(arguments.model)
-    prompts = read_prompts(arguments.prompts, model, arguments.samples)
-    key = WatermarkKey.generate(model.tokenizer.id, gamma=arguments.gamma)
-    detector = Detector(key, model.tokenizer)
-    sampler = Llada(arguments.steps, 32, arguments.temperature, suppress_end=True)
+    """Score the texts of every strategy."""
+    tokenizer = load_tokenizer(arguments.model)
+    detector = Detector(WatermarkKey.load(arguments.results / "keys" / "gamma-0.5.key"), tokenizer)
+    notes = Runs(arguments.results / "runs.jsonl")
 
-    def write(watermark: Watermark | None) -> list[Generation]:
-        return generate(
-            model, prompts, watermark, sampler, tokens=arguments.tokens, chat=False,
-            batch_size=arguments.batch, progress=True,
-        )  # fmt: skip
+    def read(setting: Setting) -> list[dict[str, Any]]:
+        path = arguments.results / "texts" / arguments.prompts / f"{setting.slug}.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
-    plain = write(None)
+    plain = read(Setting(None))
     null = scores(detector, plain, arguments.scored)
     limits = {rate: threshold(null, rate) for rate in RATES}
     rows: dict[str, Any] = {}
     for name in STRATEGIES:
-        start = time.monotonic()
-        texts = write(Watermark(key, name, arguments.delta, tokenizer=model.tokenizer))
+        texts = read(Setting(name))
         z = scores(detector, texts, arguments.scored)
         hits = {rate: int((z > limit.value).sum()) for rate, limit in limits.items()}
         rows[name] = {
+            "texts": len(texts),
             "mean z": float(z.mean()),
-            "left neighbour known": float(np.mean([text.known_left for text in texts])),
-            "seconds": time.monotonic() - start,
+            "left neighbour known": float(np.mean([text["known_left"] for text in texts])),
             **{f"TPR at {100 * rate:g} % FPR": vars(share_interval(hit, len(z)))
                for rate, hit in hits.items()},
             "tokenised again": retokenised(detector, texts),
         }  # fmt: skip
+    slugs = {Setting(name).slug for name in (None, *STRATEGIES)}
     return {
-        "ran": describe(),
-        "settings": {name: value for name, value in vars(arguments).items() if name != "out"}
-        | {"prompts": arguments.prompts.name},
+        "texts": summary([one for one in notes.notes
+                          if one.prompts == arguments.prompts and one.setting in slugs]),
+        "scored": arguments.scored,
         "unmarked": {"mean z": float(null.mean()), "sd z": float(null.std()),
+                     "repeated bigrams": float(np.mean([repeated_ngrams(t["ids"]) for t in plain])),
                      "thresholds": {str(rate): limit.value for rate, limit in limits.items()}},
         "strategies": rows,
     }  # fmt: skip
@@ -124,7 +110,7 @@ def table(result: dict[str, Any]) -> str:
         known = f"{100 * row['left neighbour known']:.0f} %"
         again = row["tokenised again"]
         cells += [
-            f"{100 * again['ids at another place']:.2f} %",
+            f"{100 * again['ids changed']:.2f} %",
             f"{again['mean change of z']:.3f}",
         ]
         lines.append(f"| {name} | {row['mean z']:.2f} | {known} | {' | '.join(cells)} |")
@@ -134,25 +120,19 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     """Parse the command line, measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prompts", type=Path, help='JSONL with "text" in each line')
-    parser.add_argument("--model", default="embedded")
-    parser.add_argument("--samples", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("results", type=Path, help="the folder of `dllmark reproduce table1`")
+    parser.add_argument("--prompts", choices=("C4", "ELI5"), default="C4")
+    parser.add_argument("--model", default="embedded", help="whose tokenizer the texts have")
     parser.add_argument("--scored", type=int, default=200, help="tokens scored of each text")
-    parser.add_argument("--steps", type=int, default=256)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--gamma", type=float, default=0.5)
-    parser.add_argument("--delta", type=float, default=2.0)
-    parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--out", type=Path, help="a folder for result.json and result.md")
+    parser.add_argument("--out", type=Path, help="a folder for strategies.json and strategies.md")
     arguments = parser.parse_args()
     result = measure(arguments)
-    page = f"{result['ran']}\n\n{table(result)}\n"
+    page = f"{result['texts']}\n\n{table(result)}\n"
     print(page)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-        (arguments.out / "result.md").write_text(page)
+        (arguments.out / "strategies.json").write_text(json.dumps(result, indent=1) + "\n")
+        (arguments.out / "strategies.md").write_text(page)
 
 
 if __name__ == "__main__":

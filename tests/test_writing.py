@@ -119,7 +119,7 @@ def test_every_prompt_is_answered_in_order(job, whole):
 @pytest.mark.parametrize(
     ("settings", "sampler"),
     [
-        ({}, Llada(4, 8, 1.0, order="random")),  # as suits the family of the model
+        ({}, Llada(4, 8, 1.0)),
         ({"order": "left_to_right"}, Llada(4, 8, 1.0, order="left_to_right")),
         ({"sampler": "dream"}, Dream(4, "entropy", 1.0)),
         ({"sampler": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),

@@ -272,7 +272,7 @@ def generate(
         str | None,
         typer.Option(
             help="What is written first: low_confidence, random or left_to_right (llada); "
-            "origin, maskgit_plus, topk_margin or entropy (dream); else as suits the model."
+            "origin, maskgit_plus, topk_margin or entropy (dream). Else low_confidence or entropy."
         ),
     ] = None,
     cache: Annotated[

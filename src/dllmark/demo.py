@@ -27,7 +27,7 @@ def run() -> None:
     model = load_model("embedded")
     key = WatermarkKey.generate(model.tokenizer.id)
     detector = Detector(key, model.tokenizer)
-    sampler = Llada(steps=64, temperature=0.7, order=model.family.order, suppress_end=True)
+    sampler = Llada(steps=64, temperature=0.7, suppress_end=True)
     out.print(f"A diffusion model fills masks in any order. It is asked: {PROMPT}\n")
     for title, watermark in (
         ("With the watermark", Watermark(key, tokenizer=model.tokenizer)),

@@ -131,7 +131,7 @@ class Job:
                 display = step_bar(f"texts {start + 1} to {start + len(batch)} of {len(prompts)}")
             with display as on_step:
                 written = generate(
-                    model, batch, watermark, self._sampler(model.family.order),
+                    model, batch, watermark, self._sampler(),
                     tokens=self.tokens, chat=self.chat, seed=self.seed + (start << 32),
                     batch_size=BATCH, on_step=on_step,
                 )  # fmt: skip
@@ -158,11 +158,10 @@ class Job:
             )
         return Watermark(key, self.strategy, self.delta, tokenizer=tokenizer)
 
-    def _sampler(self, usual: LladaOrder = "low_confidence") -> Sampler:
-        """Return the sampler; `usual` is the model's own order for LLaDA's."""
+    def _sampler(self) -> Sampler:
         cache = cast(Kept, self.cache)
         if self.sampler == "llada":
-            order = cast(LladaOrder, self.order or usual)
+            order = cast(LladaOrder, self.order or "low_confidence")
             return Llada(
                 self.steps, self.block, self.temperature, self.top_p, order=order, cache=cache
             )

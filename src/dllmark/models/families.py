@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from dllmark.models.transformer import Config
 
@@ -15,7 +15,6 @@ class Family:
     `sizes` maps our `Config` fields to the names in config.json, `fixed` gives those that the
     family does not write there. `names` maps our parameters to the checkpoint's, with {i} for the
     number of a block. The chat template is three strings; "{role}" and "{content}" are filled in.
-    `order` is the order of LLaDA's sampler in which the family writes best.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Family:
     chat_start: str
     chat_message: str
     chat_reply: str
-    order: Literal["low_confidence", "random"] = "low_confidence"
 
     def config(self, record: dict[str, Any]) -> Config:
         """Build the numbers of a model from its config.json."""
@@ -141,11 +139,10 @@ EMBEDDED = Family(
     fixed={},
     names=_LLADA_NAMES,
     mask="<|mask|>",
-    ends=("<|endoftext|>",),
+    ends=("<|endoftext|>", "<|user|>"),
     chat_start="",
     chat_message="<|user|>{content}",
     chat_reply="<|assistant|>",
-    order="random",  # it falls into loops when it writes what is most certain first
 )
 
 FAMILIES = {family.model_type: family for family in (LLADA, DREAM, EMBEDDED)}

@@ -120,7 +120,6 @@ def make_job(service: Service, prompts: list[str], asked: GenerateRequest, seed:
         block_length=min(BLOCK, asked.tokens),
         temperature=asked.temperature,
         top_p=asked.top_p,
-        order=service.model.family.order,
         suppress_end=asked.suppress_end,
     )
     check_length(sampler, asked.tokens)
