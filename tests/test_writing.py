@@ -36,7 +36,7 @@ def job(small_key, model):
     return Job(
         key=small_key, marked=True, model=None, strategy="predictive-bidirectional", delta=2.0,
         tokens=8, steps=4, block=8, temperature=1.0, top_p=1.0, sampler="llada", order=None,
-        cache="none", seed=0, chat=False, watch=False,
+        cache="none", suppress_end=False, seed=0, chat=False, watch=False,
     )  # fmt: skip
 
 
@@ -124,6 +124,12 @@ def test_every_prompt_is_answered_in_order(job, whole):
         ({"sampler": "dream"}, Dream(4, "entropy", 1.0)),
         ({"sampler": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),
         ({"sampler": "parallel"}, Parallel(block_length=8, temperature=1.0)),
+        ({"suppress_end": True}, Llada(4, 8, 1.0, suppress_end=True)),
+        ({"sampler": "dream", "suppress_end": True}, Dream(4, "entropy", 1.0, suppress_end=True)),
+        (
+            {"sampler": "parallel", "suppress_end": True},
+            Parallel(block_length=8, temperature=1.0, suppress_end=True),
+        ),
     ],
 )
 def test_a_first_batch_is_what_the_library_writes(job, model, settings, sampler):

@@ -282,6 +282,9 @@ def generate(
             "outside it (block), only once for the block (llada, parallel)."
         ),
     ] = "none",
+    suppress_end: Annotated[
+        bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same texts.")] = 0,
     plain: Annotated[
         bool, typer.Option("--plain", help="Continue the prompt as text, do not answer it.")
@@ -306,8 +309,8 @@ def generate(
     job = Job(
         key=WatermarkKey.load(key) if key else None, marked=not no_watermark, model=model,
         strategy=strategy, delta=delta, tokens=tokens, steps=steps, block=block,
-        temperature=temperature, top_p=top_p, sampler=sampler, order=order, cache=cache, seed=seed,
-        chat=not plain, watch=watch,
+        temperature=temperature, top_p=top_p, sampler=sampler, order=order, cache=cache,
+        suppress_end=suppress_end, seed=seed, chat=not plain, watch=watch,
     )  # fmt: skip
     if output:
         held = job.append(asked, output)

@@ -97,6 +97,7 @@ class Job:
     sampler: str
     order: str | None
     cache: str
+    suppress_end: bool
     seed: int
     chat: bool
     watch: bool
@@ -163,18 +164,22 @@ class Job:
         if self.sampler == "llada":
             order = cast(LladaOrder, self.order or "low_confidence")
             return Llada(
-                self.steps, self.block, self.temperature, self.top_p, order=order, cache=cache
-            )
+                self.steps, self.block, self.temperature, self.top_p, order=order,
+                suppress_end=self.suppress_end, cache=cache,
+            )  # fmt: skip
         if self.sampler == "dream":
             if cache != "none":
                 raise InputError("--cache works block by block: use it with llada or parallel")
             first = cast(DreamOrder, self.order or "entropy")
-            return Dream(self.steps, first, self.temperature, self.top_p)
+            return Dream(
+                self.steps, first, self.temperature, self.top_p, suppress_end=self.suppress_end
+            )
         if self.order:
             raise InputError("the parallel sampler has no --order: what is certain comes first")
         return Parallel(
-            block_length=self.block, temperature=self.temperature, top_p=self.top_p, cache=cache
-        )
+            block_length=self.block, temperature=self.temperature, top_p=self.top_p,
+            suppress_end=self.suppress_end, cache=cache,
+        )  # fmt: skip
 
 
 def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[int, int]:
