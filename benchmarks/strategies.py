@@ -31,6 +31,11 @@ def scores(detector: Detector, texts: list[dict[str, Any]], length: int) -> np.n
     return np.array([found.z for found in detector.detect_many(t["ids"][:length] for t in texts)])
 
 
+def repeated(texts: list[dict[str, Any]]) -> float:
+    """Return the mean share of bigrams that stood in their text before."""
+    return float(np.mean([repeated_ngrams(text["ids"]) for text in texts]))
+
+
 def aligned(before: list[int], after: list[int]) -> list[Match]:
     """Return the stretches that two rows of ids share."""
     return SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
@@ -45,6 +50,7 @@ def retokenised(detector: Detector, texts: list[dict[str, Any]]) -> dict[str, fl
     changed = [
         1 - sum(block.size for block in aligned(text["ids"], ids.tolist())) / len(text["ids"])
         for text, ids in zip(texts, again, strict=True)
+        if text["ids"]
     ]
     z = [detector.detect(text["ids"]).z - detector.detect(text["text"]).z for text in texts]
     return {
@@ -75,6 +81,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         rows[name] = {
             "texts": len(texts),
             "mean z": float(z.mean()),
+            "repeated bigrams": repeated(texts),
             "left neighbour known": float(np.mean([text["known_left"] for text in texts])),
             **{f"TPR at {100 * rate:g} % FPR": vars(share_interval(hit, len(z)))
                for rate, hit in hits.items()},
@@ -86,7 +93,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                           if one.prompts == arguments.prompts and one.setting in slugs]),
         "scored": arguments.scored,
         "unmarked": {"mean z": float(null.mean()), "sd z": float(null.std()),
-                     "repeated bigrams": float(np.mean([repeated_ngrams(t["ids"]) for t in plain])),
+                     "repeated bigrams": repeated(plain),
                      "thresholds": {str(rate): limit.value for rate, limit in limits.items()}},
         "strategies": rows,
     }  # fmt: skip

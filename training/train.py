@@ -100,6 +100,13 @@ def initialise(model: Transformer) -> None:
             nn.init.normal_(parameter, std=scale)
 
 
+def load_exported(model: Transformer, path: Path) -> None:
+    """Load weights as export.py writes them."""
+    weights, names = load_file(path), EMBEDDED.parameter_names(model.config)
+    given = {ours: weights[theirs].float() for ours, theirs in names.items()}
+    model.load_state_dict(given, strict=False)  # a tied head is loaded with the embedding
+
+
 def optimizers(model: Transformer, rate: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the blocks' matrices and AdamW for everything else."""
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
@@ -136,10 +143,7 @@ def train(arguments: argparse.Namespace) -> None:
         for optimizer, saved in zip(tuned, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
     elif arguments.start:
-        weights = load_file(arguments.start)
-        names = EMBEDDED.parameter_names(config)
-        given = {ours: weights[theirs].float() for ours, theirs in names.items()}
-        model.load_state_dict(given, strict=False)  # a tied head is loaded with the embedding
+        load_exported(model, arguments.start)
     step, before = state["step"], state["seconds"]
     there = [name for name in SHARES if (arguments.packed / f"{name}.tokens.npy").exists()]
     corpora = {name: Corpus(arguments.packed, name, device) for name in there}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dllmark import load_tokenizer
@@ -29,7 +29,17 @@ from dllmark.models.transformer import Config, Transformer
 from dllmark.quality.repetition import repeated_ngrams
 from dllmark.sampling.loop import Canvas, denoise
 from dllmark.sampling.settings import Llada
-from train import CLEAN_PREFIX, MASK, SHARES, Corpus, bound, corrupt, held_out_bound, optimizers
+from train import (
+    CLEAN_PREFIX,
+    MASK,
+    SHARES,
+    Corpus,
+    bound,
+    corrupt,
+    held_out_bound,
+    load_exported,
+    optimizers,
+)
 
 FIRST = 5
 """The first ordinary token of the embedded tokenizer."""
@@ -125,10 +135,7 @@ def unloop(arguments: argparse.Namespace) -> None:
         max_length=1024, rope_theta=10_000.0, tied_head=True,
     )  # fmt: skip
     model = Transformer(config).to(device)
-    names = EMBEDDED.parameter_names(config)
-    weights = load_file(arguments.start)
-    given = {ours: weights[theirs].float() for ours, theirs in names.items()}
-    model.load_state_dict(given, strict=False)  # a tied head is loaded with the embedding
+    load_exported(model, arguments.start)
     pen = Model("training", EMBEDDED, deepcopy(model), tokenizer, MASK, (1,), 0)
     if device == "cuda":
         pen.transformer.to(torch.bfloat16)
@@ -171,7 +178,7 @@ def unloop(arguments: argparse.Namespace) -> None:
             optimizer.zero_grad(set_to_none=True)
     found = held_out_bound(model, Corpus(arguments.packed, "teacher.held_out", device), 512)
     note(arguments.steps, held_out=found)
-    state = model.state_dict()
+    state, names = model.state_dict(), EMBEDDED.parameter_names(config)
     new = {theirs: state[ours].to(torch.bfloat16).cpu() for ours, theirs in names.items()}
     save_file(new, arguments.out, metadata={"format": "pt"})
 

@@ -133,7 +133,7 @@ def test_an_order_that_does_not_ask_for_certainty_is_not_guided(model, small_key
 
 
 def test_a_guided_text_begins_with_what_is_green_and_likely(small_tokenizer, small_key):
-    """At each place 5 is likelier than 6; 6 is the green one behind the prompt's w1."""
+    """At the first place the likeliest token is red behind the prompt, and another one green."""
     green = HashedGreenList(small_key, small_tokenizer.vocab_size)
     before = small_tokenizer.encode("w1").tolist()[-1]
     row = green.rows(np.array([before]))[0]

@@ -232,7 +232,7 @@ class Lab:
             asked = (self.protocol.tokens, self.protocol.suppress_end)
             other = (note.tokens, note.suppress_end) != asked
             if other or (file.missing and note.model != self.model):
-                ends = " --suppress-end" if note.suppress_end else ""
+                ends = " --suppress-end" if note.suppress_end else " without --suppress-end"
                 raise InputError(
                     f"{path} was written by {note.model} in {note.tokens} tokens: give another "
                     f"output folder, or --model {note.model} --tokens {note.tokens}{ends}"
