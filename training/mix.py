@@ -1,6 +1,6 @@
-"""Write weights between two sets of them: old + share x (new - old).
+"""Write weights between others, or beyond them: the sum of each set times its share.
 
-Usage: python training/mix.py old.safetensors new.safetensors --share 0.7 --out mixed.safetensors
+Usage: python training/mix.py old.safetensors=0.4 new.safetensors=0.6 --out mixed.safetensors
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from safetensors.torch import load_file, save_file
 def main() -> None:
     """Parse the command line, mix and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
-    parser.add_argument("--share", type=float, required=True)
+    parser.add_argument("parts", nargs="+", metavar="FILE=SHARE", help="the shares add up to 1")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    old, new = load_file(arguments.old), load_file(arguments.new)
+    parts = [(load_file(file), float(share)) for file, share in
+             (part.rsplit("=", 1) for part in arguments.parts)]  # fmt: skip
+    if abs(sum(share for _, share in parts) - 1) > 1e-6:
+        parser.error("the shares must add up to 1")
     mixed = {
-        name: torch.lerp(weight.float(), new[name].float(), arguments.share).to(weight.dtype)
-        for name, weight in old.items()
+        name: sum(share * weights[name].float() for weights, share in parts).to(torch.bfloat16)
+        for name in parts[0][0]
     }
     save_file(mixed, arguments.out, metadata={"format": "pt"})
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 from rich.table import Table
 
+from dllmark import defaults
 from dllmark.attacks.command import app as attack_app
 from dllmark.errors import DllmarkError, InputError, TokenizerError
 from dllmark.experiments.command import reproduce
@@ -52,7 +53,6 @@ STRATEGY_NAMES = (
     "kgw, predictive, bidirectional, predictive-bidirectional, expected-bidirectional, "
     "guided-bidirectional"
 )
-DEFAULT_STRATEGY = "predictive-bidirectional"
 EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
 
 KeyOption = Annotated[
@@ -256,8 +256,8 @@ def generate(
         str | None,
         typer.Option(help="`embedded`, a folder, or a model on the hub; else the key's own."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help=f"One of {STRATEGY_NAMES}.")] = DEFAULT_STRATEGY,
-    delta: Annotated[float, typer.Option(help="The bias towards green pairs.")] = 2.0,
+    strategy: Annotated[str, typer.Option(help=f"One of {STRATEGY_NAMES}.")] = defaults.STRATEGY,
+    delta: Annotated[float, typer.Option(help="The bias towards green pairs.")] = defaults.DELTA,
     tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 128,
     steps: Annotated[int, typer.Option(help="Denoising steps for a text (llada, dream).")] = 64,
     block: Annotated[int, typer.Option(help="The length of a block (llada, parallel).")] = 32,

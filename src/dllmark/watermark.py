@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from dllmark import defaults
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.greenlist import GreenList, HashedGreenList
 from dllmark.key import Identity, WatermarkKey
@@ -69,14 +70,14 @@ class Watermark:
     (mask, end of text, padding, ids without a token) are never green or red: they get the mean
     bias, so that the key does not change how long texts are.
 
-    >>> watermark = Watermark(key, "predictive-bidirectional", delta=2.0)
+    >>> watermark = Watermark(key, "guided-bidirectional", delta=3.0)
     """
 
     def __init__(
         self,
         source: WatermarkKey | GreenList,
-        strategy: str = "predictive-bidirectional",
-        delta: float = 2.0,
+        strategy: str = defaults.STRATEGY,
+        delta: float = defaults.DELTA,
         *,
         candidates: int = 8,
         tokenizer: Tokenizer | None = None,

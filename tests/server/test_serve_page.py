@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from serving import Gate, serving
 
-from dllmark import Detector, load_model
+from dllmark import Detector, defaults, load_model
 from dllmark.server.access import Tokens
 from dllmark.server.limits import Limits
 from dllmark.server.service import Service
@@ -254,6 +254,12 @@ def test_the_api_is_described_without_other_hosts(browser, server):
         expect(page.get_by_role("heading", name="POST /v1/detect")).to_be_visible()
         operations = server.client.get("/openapi.json").json()["paths"]
         expect(page.locator(".operation")).to_have_count(len(operations))
+
+
+def test_the_page_starts_from_the_packages_defaults(browser, server):
+    with opened(browser, server.url) as page:
+        expect(page.get_by_label("Strategy")).to_have_value(defaults.STRATEGY)
+        expect(page.get_by_label("δ, bias")).to_have_value(f"{defaults.DELTA:g}")
 
 
 def test_the_page_fits_a_phone(browser, server, marked):

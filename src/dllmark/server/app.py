@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from dllmark import __version__
+from dllmark import __version__, defaults
 from dllmark.errors import DllmarkError
 from dllmark.server import detect_api, generate_api, openai_api
 from dllmark.server.access import Tokens
@@ -67,6 +67,8 @@ class ServerInfo(BaseModel):
     keys: list[KeyInfo]
     model: str | None
     strategies: list[str]
+    strategy: str
+    delta: float
     limits: dict[str, int]
 
 
@@ -133,6 +135,8 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
             keys=[KeyInfo(id=key.id, gamma=key.gamma) for key in service.keys],
             model=service.model_name,
             strategies=list(strategies),
+            strategy=defaults.STRATEGY,
+            delta=defaults.DELTA,
             limits=vars(service.limits),
         )
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from dllmark import defaults
 from dllmark.greenlist import HashedGreenList
 from dllmark.server.detect_api import CoarseEvidence, Evidence
 from dllmark.server.jobs import Job, Writing
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["generation"])
 
 BLOCK = 32
-DELTA = 2.0
 TEMPERATURE = 0.8
 LARGEST_SEED = 2**53 - 1
 """The largest whole number that every JSON reader keeps."""
@@ -33,7 +33,6 @@ StrategyName = Literal[
     "guided-bidirectional",
 ]  # fmt: skip
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
-DEFAULT_STRATEGY: StrategyName = "predictive-bidirectional"
 
 
 class GenerateRequest(BaseModel):
@@ -44,11 +43,11 @@ class GenerateRequest(BaseModel):
     prompt: Annotated[str, Field(min_length=1)]
     watermark: Annotated[bool, Field(description="false writes without a mark.")] = True
     strategy: Annotated[
-        StrategyName | None, Field(description=f"Which neighbours count; {DEFAULT_STRATEGY}.")
+        StrategyName | None, Field(description=f"Which neighbours count; {defaults.STRATEGY}.")
     ] = None
     delta: Annotated[
         float | None,
-        Field(ge=0, le=100, allow_inf_nan=False, description=f"The bias to green; {DELTA}."),
+        Field(ge=0, le=100, allow_inf_nan=False, description=f"The bias; {defaults.DELTA}."),
     ] = None
     temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = TEMPERATURE
     top_p: Annotated[
@@ -126,8 +125,8 @@ def make_job(service: Service, prompts: list[str], asked: GenerateRequest, seed:
     check_prompts(service.model, prompts, asked.tokens, asked.chat)
     watermark = None
     if asked.watermark:
-        delta = DELTA if asked.delta is None else asked.delta
-        strategy = asked.strategy or DEFAULT_STRATEGY
+        delta = defaults.DELTA if asked.delta is None else asked.delta
+        strategy = asked.strategy or defaults.STRATEGY
         watermark = Watermark(service.key, strategy, delta, tokenizer=service.tokenizer)
     return Job(prompts, watermark, sampler, asked.tokens, asked.chat, seed)
 

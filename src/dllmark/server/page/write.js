@@ -13,7 +13,8 @@ export function setUpWriting(info, checkText) {
   byId("gamma").value = info.keys[0].gamma;
   byId("length").max = info.limits.tokens - (info.limits.tokens % 32);
   for (const name of info.strategies) byId("strategy").add(new Option(name));
-  byId("strategy").value = "predictive-bidirectional";
+  byId("strategy").value = info.strategy;
+  byId("delta").value = info.delta;
   byId("stop").addEventListener("click", () => running?.abort());
 
   byId("write-form").addEventListener("submit", async (event) => {
