@@ -103,6 +103,18 @@ def test_only_the_rows_that_are_needed_give_the_same_bias(small_key, small_token
     torch.testing.assert_close(few[2, 0], full[2, 0])
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_contenders_get_the_same_bias_as_among_all_tokens(small_key, small_tokenizer, strategy):
+    tokens, revealed, logits = random_state(11)
+    watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
+    positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
+    contenders = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    some = watermark.bias(tokens, revealed, logits, positions, contenders=contenders)
+    full = watermark.bias(tokens, revealed, logits, positions)
+    assert torch.equal(some[contenders], full[contenders])
+    assert (full - logits).max() <= watermark.most
+
+
 def test_a_neighbour_without_logits_is_not_predicted(small_key, small_tokenizer):
     tokens, revealed = torch.tensor([[5, MASK, MASK]]), torch.tensor([[True, False, False]])
     logits = torch.zeros(1, 2, VOCABULARY)

@@ -103,6 +103,11 @@ class Watermark:
         self._keys: dict[torch.device, DeviceKey] = {}
 
     @property
+    def most(self) -> float:
+        """The most that a token's logit can gain."""
+        return self.delta * (2 if self.strategy.backward else 1)
+
+    @property
     def on_device(self) -> bool:
         """Whether `bias` works where the logits are and waits for nothing after its first call.
 
@@ -134,14 +139,16 @@ class Watermark:
         logits: Tensor,
         positions: Tensor,
         rows: Tensor | None = None,
+        contenders: Tensor | None = None,
     ) -> Tensor:
         """Return the biased logits [B, K, V] of the positions to fill.
 
-        tokens     [B, L]    the sequence as it is: prompt, text so far, masks, padding
-        revealed   [B, L]    False only where the model has yet to write
-        logits     [B, R, V] of the sequence, or of those of its positions named by `rows`
-        positions  [B, K]    the positions to fill; -1 where a sequence fills fewer than others
-        rows       [B, R]    the positions that `logits` covers, if not all of them in order
+        tokens      [B, L]     the sequence as it is: prompt, text so far, masks, padding
+        revealed    [B, L]     False only where the model has yet to write
+        logits      [B, R, V]  of the sequence, or of those of its positions named by `rows`
+        positions   [B, K]     the positions to fill; -1 where a sequence fills fewer than others
+        rows        [B, R]     the positions that `logits` covers, if not all of them in order
+        contenders  [B, K, V]  the tokens whose bias matters: on a CPU others may be left without
 
         Positions of one call see each other as unrevealed (`turns` parts them). A neighbour outside
         the sequence, a special token, or an unrevealed one without logits gives no term.
@@ -162,7 +169,7 @@ class Watermark:
             )
         if isinstance(self._source, WatermarkKey) and _takes(logits, self._stand_ins(size)):
             return self._fused(tokens, revealed, logits, positions, rows)
-        return self._plain(tokens, revealed, logits, positions, rows, green)
+        return self._plain(tokens, revealed, logits, positions, rows, green, contenders)
 
     def _fused(
         self,
@@ -203,6 +210,7 @@ class Watermark:
         positions: Tensor,
         rows: Tensor | None,
         green: GreenList,
+        contenders: Tensor | None,
     ) -> Tensor:
         """Return the biased logits by torch alone, term by term in the order of the kernels."""
         row = _row_of(rows, positions, logits.shape[1])
@@ -211,14 +219,17 @@ class Watermark:
         chosen = logits[_texts(row), row.clamp(min=0)]
         bias = torch.zeros(chosen.shape, dtype=torch.float32, device=logits.device).flatten(0, 1)
         total = bias.new_zeros(len(bias))
-        sides: list[tuple[int, Callable[[Any], Any]]] = [(-1, green.rows)]
-        if self.strategy.backward:
-            sides.append((+1, green.columns))
-        for step, ask in sides:
-            where = torch.where(positions >= 0, positions + step, -1)
-            ids, weights = self._neighbours(tokens, revealed, logits, rows, where)
-            weights = self.delta * torch.where(scored[ids], weights, 0.0)
-            _add(bias, total, ask, ids.flatten(0, 1), weights.flatten(0, 1))
+        steps = (-1, +1) if self.strategy.backward else (-1,)
+        beside = [torch.where(positions >= 0, positions + step, -1) for step in steps]
+        found, pull = self._neighbours(tokens, revealed, logits, rows, torch.cat(beside, 1))
+        pull = self.delta * torch.where(scored[found], pull, 0.0)
+        sides = zip(steps, found.chunk(len(steps), 1), pull.chunk(len(steps), 1), strict=True)
+        for step, side, strength in sides:
+            ids, weights = side.flatten(0, 1), strength.flatten(0, 1)
+            if contenders is None:
+                _add(bias, total, green.rows if step < 0 else green.columns, ids, weights)
+            else:
+                _add_some(bias, total, green, step, ids, weights, contenders.flatten(0, 1))
         bias = torch.where(scored, bias, (self.identity.gamma * total)[:, None])
         exact = torch.promote_types(logits.dtype, torch.float32)
         return (chosen.to(exact) + bias.view(chosen.shape)).to(logits.dtype)
@@ -233,24 +244,28 @@ class Watermark:
         known = (revealed.gather(1, at) & inside)[..., None]
         if self.strategy.stand_in == "nothing":
             return ids, known.float()
-        row = torch.where(inside, _row_of(rows, where, logits.shape[1]), -1)
-        likely, weights = self._predict(logits, row.clamp(min=0))
+        missing = inside & ~known[..., 0]
+        row = torch.where(missing, _row_of(rows, where, logits.shape[1]), -1)
+        likely, weights = self._predict(logits, row)
         certain = torch.zeros_like(weights)
         certain[..., 0] = 1
         guessed = torch.where((row >= 0)[..., None], weights, 0.0)
         return torch.where(known, ids, likely), torch.where(known, certain, guessed)
 
     def _predict(self, logits: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens that stand in at some rows of the logits, [B, K, C], and weights."""
-        count, at_once = self._stand_ins(logits.shape[-1]), _at_once(logits)
-        places = zip(
-            torch.split(_texts(row).flatten(), at_once),
-            torch.split(row.flatten(), at_once),
-            strict=True,
-        )
+        """Return the tokens that stand in at some rows of the logits, [B, K, C], and weights.
+
+        For a row of -1 they are any. A row asked for twice is computed once on the CPU alone: to
+        find it on a GPU would mean to wait for it.
+        """
+        count = self._stand_ins(logits.shape[-1])
+        places = torch.where(row >= 0, _texts(row) * logits.shape[1] + row, 0).flatten()
+        back = None
+        if logits.device.type == "cpu":
+            places, back = torch.unique(places, return_inverse=True)
         ids, weights = [], []
-        for text, at in places:
-            beside = comparable(logits[text, at])
+        for part in torch.split(places, _at_once(logits)):
+            beside = comparable(logits.flatten(0, 1)[part])
             if self.strategy.stand_in == "argmax":
                 ids.append(beside.argmax(-1, keepdim=True))  # the first among equals
                 weights.append(torch.ones_like(ids[-1], dtype=torch.float32))
@@ -259,7 +274,9 @@ class Watermark:
                 ids.append(likely)
                 weights.append(probabilities(beside, values).nan_to_num(0.0))
         shape = (*row.shape, count)
-        return torch.cat(ids).view(shape), torch.cat(weights).view(shape)
+        found = [torch.cat(ids), torch.cat(weights)]
+        likely, weight = found if back is None else [one[back] for one in found]
+        return likely.view(shape), weight.view(shape)
 
     def _stand_ins(self, vocab_size: int) -> int:
         """Return how many tokens stand in for an unrevealed neighbour."""
@@ -351,6 +368,26 @@ def _add(
         for part in torch.split(active, _at_once(bias)):
             green = _ask(ask, candidate[part])
             bias[part] += torch.where(green, weight[part, None], 0.0)
+
+
+def _add_some(
+    bias: Tensor,
+    total: Tensor,
+    green: GreenList,
+    step: int,
+    ids: Tensor,
+    weights: Tensor,
+    contenders: Tensor,
+) -> None:
+    """Do what `_add` does for the contenders [N, V] alone; `step` is the neighbour's direction."""
+    rows, tokens = contenders.nonzero(as_tuple=True)
+    for candidate, weight in zip(ids.T, weights.T, strict=True):
+        total += weight
+        counts = weight[rows] != 0
+        row, token = rows[counts], tokens[counts]
+        pair = (candidate[row], token) if step < 0 else (token, candidate[row])
+        found = torch.from_numpy(green.pairs(*(side.cpu().numpy() for side in pair)))
+        bias[row, token] += torch.where(found.to(bias.device), weight[row], 0.0)
 
 
 def _ask(ask: Callable[[Any], Any], ids: Tensor) -> Tensor:

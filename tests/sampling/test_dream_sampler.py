@@ -74,7 +74,7 @@ def test_a_watermark_of_no_strength_changes_nothing(model, small_key, order, tem
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_watermark_does_not_decide_which_tokens_come_first(model, small_key, order):
     sampler = Dream(steps=4, order=order, temperature=0.8)
-    strong = Watermark(small_key, delta=50.0, tokenizer=model.tokenizer)
+    strong = Watermark(small_key, "predictive-bidirectional", 50.0, tokenizer=model.tokenizer)
     unmarked, marked = steps_of(model, sampler)[0], steps_of(model, sampler, strong)[0]
     assert torch.equal(unmarked.revealed, marked.revealed)
     assert not torch.equal(unmarked.tokens, marked.tokens)

@@ -10,7 +10,8 @@ from tiny import END, MASK, PAD, PROMPTS, order_of, scripted_model, steps_of, ti
 from dllmark.detect import Detector
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.models.families import EMBEDDED
-from dllmark.sampling import Dream, Llada, Parallel, generate
+from dllmark.sampling import Dream, Llada, Parallel, generate, loop
+from dllmark.sampling.confidence import contenders
 from dllmark.watermark import STRATEGIES, Watermark
 
 WARM = {"temperature": 0.8, "suppress_end": True}
@@ -28,7 +29,7 @@ every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLE
 
 @pytest.fixture
 def mark(small_key, small_tokenizer):
-    return Watermark(small_key, delta=6.0, tokenizer=small_tokenizer)
+    return Watermark(small_key, "predictive-bidirectional", 6.0, tokenizer=small_tokenizer)
 
 
 @every_sampler
@@ -66,15 +67,15 @@ def test_only_the_left_neighbour_counts_for_kgw(model, small_key):
 class Listening(Watermark):
     """Keeps what it is asked."""
 
-    def bias(self, tokens, revealed, logits, positions, rows=None):
+    def bias(self, tokens, revealed, logits, positions, rows=None, contenders=None):
         self.asked = [*getattr(self, "asked", []), (positions.tolist(), rows.tolist())]
         assert logits.shape[:2] == rows.shape
-        return super().bias(tokens, revealed, logits, positions, rows)
+        return super().bias(tokens, revealed, logits, positions, rows, contenders)
 
 
 def test_a_watermark_is_asked_for_the_chosen_positions_only(small_key, small_tokenizer):
     """It is given the logits of their block and of one position more."""
-    listening = Listening(small_key, tokenizer=small_tokenizer)
+    listening = Listening(small_key, "predictive-bidirectional", tokenizer=small_tokenizer)
     model = scripted_model(small_tokenizer, [{5: p} for p in (0.3, 0.9, 0.5, 0.8, 0.6, 0.4)])
     generate(model, ["w1"], listening, Llada(4, 3), tokens=6, chat=False)
     assert listening.asked == [
@@ -83,6 +84,24 @@ def test_a_watermark_is_asked_for_the_chosen_positions_only(small_key, small_tok
         ([[4, 5]], [[4, 5, 6]]),
         ([[6]], [[4, 5, 6]]),
     ]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
+def test_leaving_out_what_cannot_be_drawn_changes_no_text(
+    model, small_key, monkeypatch, strategy, temperature
+):
+    watermark = Watermark(small_key, strategy, 2.0, tokenizer=model.tokenizer)
+    sampler = Llada(steps=16, temperature=temperature)
+    with_some = generate(model, PROMPTS, watermark, sampler, tokens=32)
+    left_out = []
+
+    def all_of_them(*asked):
+        left_out.append(int((~contenders(*asked)).sum()))
+
+    monkeypatch.setattr(loop, "contenders", all_of_them)
+    assert generate(model, PROMPTS, watermark, sampler, tokens=32) == with_some
+    assert sum(left_out) > 0
 
 
 @every_sampler

@@ -60,7 +60,7 @@ def test_a_watermark_of_no_strength_changes_nothing(model, small_key, temperatur
 
 
 def test_the_watermark_does_not_decide_which_tokens_come_first(model, small_key):
-    strong = Watermark(small_key, delta=50.0, tokenizer=model.tokenizer)
+    strong = Watermark(small_key, "predictive-bidirectional", 50.0, tokenizer=model.tokenizer)
     unmarked, marked = (steps_of(model, Parallel(0.2), mark)[0] for mark in (None, strong))
     assert torch.equal(unmarked.revealed, marked.revealed)
     assert not torch.equal(unmarked.tokens, marked.tokens)

@@ -48,6 +48,24 @@ def draw(tempered: Tensor, noise: Tensor | None) -> Tensor:
     return (tempered if noise is None else tempered - noise).argmax(-1)
 
 
+def contenders(
+    sampler: Sampler, logits: Tensor, noise: Tensor | None, most: float
+) -> Tensor | None:
+    """Return [..., V]: the tokens that `draw` may return once logits have gained up to `most`.
+
+    None where it could be any: what top_p and top_k leave depends on all logits.
+
+    >>> contenders(Llada(), torch.tensor([1.0, 3.5, 4.0]), None, most=2.0).tolist()
+    [False, True, True]
+    """
+    if sampler.top_p < 1 or (isinstance(sampler, Dream) and sampler.top_k is not None):
+        return None
+    score = temper(sampler, logits)
+    score = score if noise is None else score - noise
+    reach = most / sampler.temperature if sampler.temperature > 0 else most
+    return ~(score < score.amax(-1, keepdim=True) - 1.001 * reach - 1e-3)  # NaN contends
+
+
 def confidence(
     sampler: Sampler,
     logits: Tensor,

@@ -21,7 +21,14 @@ from torch import Tensor
 
 from dllmark.models.transformer import Cache
 from dllmark.sampling.choice import choose
-from dllmark.sampling.confidence import by_candidate, confidence, draw, draw_noise, temper
+from dllmark.sampling.confidence import (
+    by_candidate,
+    confidence,
+    contenders,
+    draw,
+    draw_noise,
+    temper,
+)
 from dllmark.sampling.recorder import Recorder
 from dllmark.sampling.schedule import at_most, blocks, how_many
 from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
@@ -149,7 +156,7 @@ class Writer:
         leaned = inside
         if self.watermark is not None and self.watermark.strategy.guides and by_candidate(sampler):
             everywhere = torch.where(masked, block, -1)
-            leaned = self._lean(everywhere, logits, rows)
+            leaned = self._lean(everywhere, logits, noise, rows)
         score = confidence(sampler, inside, leaned, noise, self.model.end_ids, self.generator)
         places = choose(sampler, score, masked, self.count, shape.most)
 
@@ -161,18 +168,35 @@ class Writer:
         self, positions: Tensor, logits: Tensor, noise: Tensor | None, rows: Tensor
     ) -> Tensor:
         """Return a token for each of the positions [B, K] of the block."""
-        which = torch.arange(len(positions), device=positions.device)[:, None]
-        row = (positions - self.first).clamp(min=0)
-        chosen = (
-            logits[which, row] if self.watermark is None else self._lean(positions, logits, rows)
+        if self.watermark is None:
+            chosen = self._at(positions, logits)
+        else:
+            chosen = self._lean(positions, logits, noise, rows)
+        return draw(
+            temper(self.sampler, chosen), None if noise is None else self._at(positions, noise)
         )
-        return draw(temper(self.sampler, chosen), None if noise is None else noise[which, row])
 
-    def _lean(self, positions: Tensor, logits: Tensor, rows: Tensor) -> Tensor:
-        """Return the logits of the positions [B, K] with the watermark's bias."""
+    def _at(self, positions: Tensor, values: Tensor) -> Tensor:
+        """Return the values [B, K, V] at the positions [B, K], of those [B, R, V] of the block."""
+        which = torch.arange(len(positions), device=positions.device)[:, None]
+        return values[which, (positions - self.first).clamp(min=0)]
+
+    def _lean(
+        self, positions: Tensor, logits: Tensor, noise: Tensor | None, rows: Tensor
+    ) -> Tensor:
+        """Return the logits of the positions [B, K] with the watermark's bias.
+
+        On a CPU only those that may be drawn get it, which is all that counts; a GPU is faster with
+        all of them than with a part it would have to be waited for.
+        """
         assert self.watermark is not None
-        canvas = self.canvas
-        return self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows)
+        canvas, some = self.canvas, None
+        if logits.device.type == "cpu":
+            beside = None if noise is None else self._at(positions, noise)
+            some = contenders(
+                self.sampler, self._at(positions, logits), beside, self.watermark.most
+            )
+        return self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows, some)
 
     def _predict(self, rows: Tensor, part: int | None) -> Tensor:
         """Return the model's logits [B, R, V] for some positions, -inf for what must not come.
