@@ -155,7 +155,8 @@ def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
     dataset = Dataset("C4", ["w1", "w2"], ["w3", "w4"], False)
     report = specs.frontier(lab_with(endless, [dataset], tmp_path))
     assert len(report.rows) == 2 * 2 * len(STRATEGIES) * 2
-    assert len(report.curves) == 2 * 2 * len(STRATEGIES)
+    assert len(report.curves) == 2 * 2 * len(STRATEGIES) * 2
+    assert {curve.y for curve in report.curves} == {"TPR at 1 % FPR", "mean z"}
     assert {row["tokens a step"] for row in report.rows} == {1, 4}
 
 

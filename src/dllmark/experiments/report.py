@@ -19,11 +19,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of one panel of a plot."""
+    """One line of one panel of a plot; `y` is what it shows, if not what the report's axis says."""
 
     panel: str
     name: str
     points: list[tuple[float, float]]
+    y: str = ""
 
 
 @dataclass
@@ -105,18 +106,18 @@ class Report:
         matplotlib.use("Agg")
         from matplotlib import pyplot
 
-        panels = list(dict.fromkeys(curve.panel for curve in curves))
-        across = min(3, len(panels))
+        panels = list(dict.fromkeys((curve.panel, curve.y) for curve in curves))
+        across = 4 if len(panels) % 4 == 0 else min(3, len(panels))
         down = math.ceil(len(panels) / across)
         figure, axes = pyplot.subplots(
             down, across, figsize=(4.5 * across, 3.5 * down), squeeze=False
         )
         for axis, panel in zip(axes.flat, panels, strict=False):
             for curve in curves:
-                if curve.panel == panel:
+                if (curve.panel, curve.y) == panel:
                     x, y = zip(*curve.points, strict=True)
                     axis.plot(x, y, marker="o", markersize=3, label=curve.name)
-            axis.set(title=panel, xlabel=self.axes[0], ylabel=self.axes[1])
+            axis.set(title=panel[0], xlabel=self.axes[0], ylabel=panel[1] or self.axes[1])
             axis.legend(fontsize=7)
         for axis in list(axes.flat)[len(panels) :]:
             axis.axis("off")

@@ -167,15 +167,20 @@ def frontier(lab: Lab) -> Report:
         for group in groups
         for strategy in STRATEGIES
     }
-    axes = ("median PPL", "TPR at 1 % FPR")
-    report = _written(lab, "The frontier", chain(*settings.values()), axes, judged=True)
+    report = _written(
+        lab, "The frontier", chain(*settings.values()), ("median PPL", ""), judged=True
+    )
     for dataset in lab.datasets:
-        for ((temperature, per_step), strategy), swept in settings.items():
-            rows = [_frontier_row(lab, dataset, setting) for setting in swept]
-            report.rows += rows
-            panel = f"{dataset.name}, temperature {temperature:g}, {per_step} a step"
-            points = [(row["median PPL"], row["TPR at 1 % FPR"]) for row in rows]
-            report.curves.append(Curve(panel, strategy, points))
+        swept = {
+            group: [_frontier_row(lab, dataset, setting) for setting in inside]
+            for group, inside in settings.items()
+        }
+        report.rows += chain(*swept.values())
+        for y in ("TPR at 1 % FPR", "mean z"):
+            for ((temperature, per_step), strategy), rows in swept.items():
+                panel = f"{dataset.name}, temperature {temperature:g}, {per_step} a step"
+                points = [(row["median PPL"], row[y]) for row in rows]
+                report.curves.append(Curve(panel, strategy, points, y))
     return report
 
 
