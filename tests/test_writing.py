@@ -133,7 +133,7 @@ def test_every_prompt_is_answered_in_order(job, whole):
     ],
 )
 def test_a_first_batch_is_what_the_library_writes(job, model, settings, sampler):
-    mark = Watermark(job.key, tokenizer=model.tokenizer)
+    mark = Watermark(job.key, job.strategy, job.delta, tokenizer=model.tokenizer)
     texts = generate(model, PROMPTS[:BATCH], mark, sampler, tokens=8, chat=False, seed=5)
     assert list(replace(job, seed=5, **settings).texts(PROMPTS))[:BATCH] == texts
 

@@ -87,7 +87,9 @@ def test_a_block_is_biased_as_the_end_of_the_whole_text(model, options, length):
     steps, marking = recorded(
         model, options, input_ids=prompt, gen_length=20, editing_threshold=0.3
     )
-    watermark = Watermark(options["key"], delta=4.0, tokenizer=options["tokenizer"])
+    watermark = Watermark(
+        options["key"], "predictive-bidirectional", 4.0, tokenizer=options["tokenizer"]
+    )
     rows = 0
     for (x, before), after in steps:
         start = x.shape[1] - 8
