@@ -27,7 +27,8 @@ SCRIPT = Path(sys.executable).with_name("dllmark")
 STORY = "Write a short story about a lighthouse keeper."
 SHORT = ["--tokens", "16", "--steps", "4", "--block", "8"]
 LETTERS = set(string.ascii_uppercase) - {"T"}  # T has merges
-LOUD = ["--delta", "8", "--temperature", "1"]
+PAPERS = ["--strategy", "predictive-bidirectional"]
+LOUD = [*PAPERS, "--delta", "8", "--temperature", "1"]
 
 
 def write_legible(folder, config):
@@ -74,7 +75,7 @@ def own_key(run, llada, tmp_path):
 
 @pytest.mark.parametrize(
     ("whose", "written", "read"),
-    [("key_file", [], []), ("own_key", ["--json"], ["--jsonl"])],
+    [("key_file", [], []), ("own_key", ["--json", *PAPERS], ["--jsonl"])],
     ids=["text of the embedded model", "JSONL of a small one"],
 )
 def test_what_is_written_is_detected_at_the_other_end_of_a_pipe(whose, written, read, request):
@@ -122,7 +123,7 @@ def test_it_writes_what_the_library_writes_and_that_is_detected(run, own_key, ll
     options += ["--plain"] if plain else []
     written = run("generate", "A", "B C", "--key", own_key, *LOUD, *options, "--json")
     model = load_model(str(llada))
-    mark = Watermark(WatermarkKey.load(own_key), delta=8.0)
+    mark = Watermark(WatermarkKey.load(own_key), "predictive-bidirectional", 8.0)
     texts = generate(model, ["A", "B C"], mark, SAMPLERS[name], chat=not plain, seed=7)
     assert written.records == [text.to_dict() for text in texts]
     assert run("detect", "--jsonl", "--key", own_key, stdin=written.out).status == 0
