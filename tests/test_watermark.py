@@ -5,7 +5,7 @@ import pytest
 import torch
 from siphash24 import siphash24
 
-import dllmark.watermark
+import dllmark.terms
 from dllmark.detect import Detector
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.greenlist import BitMatrix, HashedGreenList
@@ -104,15 +104,22 @@ def test_only_the_rows_that_are_needed_give_the_same_bias(small_key, small_token
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_contenders_get_the_same_bias_as_among_all_tokens(small_key, small_tokenizer, strategy):
+def test_contenders_get_the_same_bias_as_among_all_tokens(
+    monkeypatch, tmp_path, small_key, small_tokenizer, strategy
+):
     tokens, revealed, logits = random_state(11)
-    watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
     positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
     contenders = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)) < 0.3
-    some = watermark.bias(tokens, revealed, logits, positions, contenders=contenders)
-    full = watermark.bias(tokens, revealed, logits, positions)
-    assert torch.equal(some[contenders], full[contenders])
-    assert (full - logits).max() <= watermark.most
+    full = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer).bias(
+        tokens, revealed, logits, positions
+    )
+    monkeypatch.setattr(dllmark.terms, "HASHED_AT_ONCE", 2 * VOCABULARY)
+    matrix = BitMatrix.build(HashedGreenList(small_key, VOCABULARY), tmp_path / "m", progress=False)
+    for source in (small_key, matrix):
+        watermark = Watermark(source, strategy, DELTA, tokenizer=small_tokenizer)
+        some = watermark.bias(tokens, revealed, logits, positions, contenders=contenders)
+        assert torch.equal(some[contenders], full[contenders])
+        assert (full - logits).max() <= watermark.most
 
 
 def test_a_neighbour_without_logits_is_not_predicted(small_key, small_tokenizer):
@@ -148,8 +155,8 @@ def test_a_gpu_without_triton_hashes_there_and_gives_the_same_bits(
         watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
         expected = watermark.bias(tokens, revealed, logits, positions)
         with monkeypatch.context() as patch:
-            patch.setattr(dllmark.watermark, "_answers_on", lambda ask, device: True)
-            patch.setattr(dllmark.watermark, "HASHED_AT_ONCE", 2 * VOCABULARY)
+            patch.setattr(dllmark.terms, "_answers_on", lambda ask, device: True)
+            patch.setattr(dllmark.terms, "HASHED_AT_ONCE", 2 * VOCABULARY)
             assert torch.equal(watermark.bias(tokens, revealed, logits, positions), expected)
 
 

@@ -9,9 +9,8 @@ whatever a sampler revealed, edited or masked again, the bias follows from the t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -21,14 +20,12 @@ from dllmark.errors import DllmarkError, MismatchError
 from dllmark.greenlist import GreenList, HashedGreenList
 from dllmark.key import Identity, WatermarkKey
 from dllmark.standins import comparable, likeliest, probabilities
+from dllmark.terms import add, add_some, rows_at_once
 from dllmark.text import Tokenizer, load_tokenizer
 from dllmark.triton_here import has_triton
 
 if TYPE_CHECKING:
     from dllmark.kernels import DeviceKey
-
-HASHED_AT_ONCE = 1 << 22
-"""Pairs coloured at a time, which bounds the memory a step needs beside its logits."""
 
 
 @dataclass(frozen=True)
@@ -227,9 +224,9 @@ class Watermark:
         for step, side, strength in sides:
             ids, weights = side.flatten(0, 1), strength.flatten(0, 1)
             if contenders is None:
-                _add(bias, total, green.rows if step < 0 else green.columns, ids, weights)
+                add(bias, total, green.rows if step < 0 else green.columns, ids, weights)
             else:
-                _add_some(bias, total, green, step, ids, weights, contenders.flatten(0, 1))
+                add_some(bias, total, green, step, ids, weights, contenders.flatten(0, 1))
         bias = torch.where(scored, bias, (self.identity.gamma * total)[:, None])
         exact = torch.promote_types(logits.dtype, torch.float32)
         return (chosen.to(exact) + bias.view(chosen.shape)).to(logits.dtype)
@@ -264,7 +261,7 @@ class Watermark:
         if logits.device.type == "cpu":
             places, back = torch.unique(places, return_inverse=True)
         ids, weights = [], []
-        for part in torch.split(places, _at_once(logits)):
+        for part in torch.split(places, rows_at_once(logits)):
             beside = comparable(logits.flatten(0, 1)[part])
             if self.strategy.stand_in == "argmax":
                 ids.append(beside.argmax(-1, keepdim=True))  # the first among equals
@@ -345,59 +342,3 @@ def _check_covered(row: Tensor, positions: Tensor) -> None:
 def _texts(row: Tensor) -> Tensor:
     """Return [B, K]: the text that each element belongs to."""
     return torch.arange(len(row), device=row.device)[:, None].expand_as(row)
-
-
-def _at_once(logits: Tensor) -> int:
-    """Return how many rows over the vocabulary are worked on at a time."""
-    return max(1, HASHED_AT_ONCE // logits.shape[-1])
-
-
-def _add(
-    bias: Tensor, total: Tensor, ask: Callable[[Any], Any], ids: Tensor, weights: Tensor
-) -> None:
-    """Add to each row's bias its weighted green lists, candidate by candidate, and to its total.
-
-    Weights of 0 are left out on the CPU alone: to find them on a GPU would mean to wait for it.
-    """
-    for candidate, weight in zip(ids.T, weights.T, strict=True):
-        total += weight
-        if _answers_on(ask, bias.device):
-            active = torch.arange(len(weight), device=weight.device)
-        else:
-            active = weight.nonzero()[:, 0]
-        for part in torch.split(active, _at_once(bias)):
-            green = _ask(ask, candidate[part])
-            bias[part] += torch.where(green, weight[part, None], 0.0)
-
-
-def _add_some(
-    bias: Tensor,
-    total: Tensor,
-    green: GreenList,
-    step: int,
-    ids: Tensor,
-    weights: Tensor,
-    contenders: Tensor,
-) -> None:
-    """Do what `_add` does for the contenders [N, V] alone; `step` is the neighbour's direction."""
-    rows, tokens = contenders.nonzero(as_tuple=True)
-    for candidate, weight in zip(ids.T, weights.T, strict=True):
-        total += weight
-        counts = weight[rows] != 0
-        row, token = rows[counts], tokens[counts]
-        pair = (candidate[row], token) if step < 0 else (token, candidate[row])
-        found = torch.from_numpy(green.pairs(*(side.cpu().numpy() for side in pair)))
-        bias[row, token] += torch.where(found.to(bias.device), weight[row], 0.0)
-
-
-def _ask(ask: Callable[[Any], Any], ids: Tensor) -> Tensor:
-    """Ask a green list about a tensor of tokens, on its own device where the list can."""
-    if _answers_on(ask, ids.device):
-        green: Tensor = ask(ids)
-        return green
-    return torch.from_numpy(ask(ids.cpu().numpy())).to(ids.device)
-
-
-def _answers_on(ask: Callable[[Any], Any], device: torch.device) -> bool:
-    """Return whether a green list works on the device; on the CPU, numpy is faster than torch."""
-    return device.type != "cpu" and isinstance(getattr(ask, "__self__", None), HashedGreenList)
