@@ -56,7 +56,8 @@ def percent(value: float | None, form: str) -> str:
 def cells(curves: dict[str, list[Point]]) -> list[str]:
     """Return what one group of curves says, the paper's strategy first."""
     cost = crossing(curves[PAPER], TPR, 90, "increase")
-    assert cost is not None, "the paper's strategy finds too little here to compare with"
+    if cost is None:
+        raise SystemExit("the paper's strategy finds too little here to compare with")
     row = [percent(cost, "+.0f")]
     row += [percent(found_within(curves[name], cost), ".1f") for name in OURS]
     for known, value in ((TPR, 98), (Z, 5), (Z, 7)):

@@ -10,9 +10,7 @@ weights, and beside them a log.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +21,7 @@ from dllmark.quality.repetition import repeated_ngrams
 from dllmark.sampling.settings import Llada
 from teacher import Teacher
 from train import MASK
-from tuning import BLOCK, FIRST, LENGTH, PROMPT, Tuning
+from tuning import BLOCK, FIRST, LENGTH, PROMPT, Tuning, command_line
 
 WRITE_EVERY = 4
 """Steps from one batch of texts to the next."""
@@ -88,9 +86,8 @@ def policy_loss(model: nn.Module, texts: Texts, random: torch.Generator) -> Tens
     return ((found - expected).clamp(-3, 3) * said).mean()
 
 
-def polish(arguments: argparse.Namespace) -> None:
+def polish(tuning: Tuning) -> None:
     """Train for the given steps, logging what the model writes meanwhile."""
-    tuning = Tuning(arguments.packed, arguments.start, arguments.out, arguments.rate)
     on_gpu = tuning.device == "cuda"
     teacher = Teacher(load_judge(), tuning.tokenizer, FIRST)
     if on_gpu:
@@ -105,27 +102,15 @@ def polish(arguments: argparse.Namespace) -> None:
         tuning.note(step, nats=nats, repeated=repeated, score=nats + FINE * repeated)
         return Texts(tokens, written, costs(surprise, tokens))
 
-    for step in range(arguments.steps):
+    for step in range(tuning.steps):
         if step % WRITE_EVERY == 0:
             texts = fresh(step)
         with torch.autocast(tuning.device, torch.bfloat16, enabled=on_gpu):
-            loss = tuning.plain_loss(arguments.batch)
+            loss = tuning.plain_loss()
             loss = loss + policy_loss(tuning.model, texts, tuning.random)
-        tuning.learn(loss, min(1.0, 2 * (1 - step / arguments.steps), (step + 1) / 10))
-    tuning.finish(arguments.steps)
-
-
-def main() -> None:
-    """Parse the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("packed", type=Path)
-    parser.add_argument("--start", type=Path, required=True, help="weights as export.py writes")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=3e-4)
-    polish(parser.parse_args())
+        tuning.learn(loss, min(1.0, 2 * (1 - step / tuning.steps), (step + 1) / 10))
+    tuning.finish()
 
 
 if __name__ == "__main__":
-    main()
+    polish(command_line(__doc__, steps=120, batch=64, rate=3e-4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from copy import deepcopy
@@ -39,10 +40,25 @@ TEXTS = 128
 """Texts written at a time."""
 
 
+def command_line(description: str | None, *, steps: int, batch: int, rate: float) -> Tuning:
+    """Return a parsed command line, with these defaults, as a model in training."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("packed", type=Path)
+    parser.add_argument("--start", type=Path, required=True, help="weights as export.py writes")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--batch", type=int, default=batch)
+    parser.add_argument("--rate", type=float, default=rate)
+    return Tuning(**vars(parser.parse_args()))
+
+
 class Tuning:
     """A model in training, beside it the copy that writes, and a log beside the result."""
 
-    def __init__(self, packed: Path, start: Path, out: Path, rate: float) -> None:
+    def __init__(
+        self, packed: Path, start: Path, out: Path, steps: int, batch: int, rate: float
+    ) -> None:
+        self.steps, self.rows = steps, batch
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.set_float32_matmul_precision("high")
         self.tokenizer = load_tokenizer("embedded")
@@ -88,9 +104,9 @@ class Tuning:
             written = torch.where(canvas.revealed, written.clamp(max=step), written)
         return canvas.tokens, written
 
-    def plain_loss(self, rows: int) -> Tensor:
-        """Return the loss of ordinary training on that many windows."""
-        tokens = self.batch(rows, 512)
+    def plain_loss(self) -> Tensor:
+        """Return the loss of ordinary training on a batch of windows."""
+        tokens = self.batch(self.rows, 512)
         noisy, rates = corrupt(tokens, self.random, prefixes=CLEAN_PREFIX, lowest=0.02)
         return bound(self.model, tokens, noisy, rates)
 
@@ -109,9 +125,9 @@ class Tuning:
         seconds = round(time.monotonic() - self.start, 1)
         print(json.dumps({"step": step, "seconds": seconds, **found}), file=self.log, flush=True)
 
-    def finish(self, step: int) -> None:
+    def finish(self) -> None:
         """Measure the bound and write the weights as export.py does."""
-        self.note(step, held_out=held_out_bound(self.model, self.held_out, 512))
+        self.note(self.steps, held_out=held_out_bound(self.model, self.held_out, 512))
         state, names = self.model.state_dict(), EMBEDDED.parameter_names(self.model.config)
         new = {theirs: state[ours].to(torch.bfloat16).cpu() for ours, theirs in names.items()}
         save_file(new, self.out, metadata={"format": "pt"})

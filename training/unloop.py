@@ -11,9 +11,7 @@ the weights, and beside them a log. `mix.py` then finds a place between the old 
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from dllmark.quality.repetition import repeated_ngrams
 from dllmark.sampling.settings import Llada
 from train import MASK
-from tuning import BLOCK, FIRST, LENGTH, PROMPT, Tuning
+from tuning import BLOCK, FIRST, LENGTH, PROMPT, Tuning, command_line
 
 STRETCH = 4
 """A token is copied when it is part of this many tokens in a row that stand elsewhere too."""
@@ -83,9 +81,8 @@ def unlikelihood(model: nn.Module, texts: Texts, random: torch.Generator) -> Ten
     return (losses * copies).sum() / (~visible).sum()
 
 
-def unloop(arguments: argparse.Namespace) -> None:
+def unloop(tuning: Tuning) -> None:
     """Train for the given steps, logging what the model writes meanwhile."""
-    tuning = Tuning(arguments.packed, arguments.start, arguments.out, arguments.rate)
     kept: list[Texts] = []
 
     def fresh(step: int) -> Texts:
@@ -98,27 +95,15 @@ def unloop(arguments: argparse.Namespace) -> None:
         tuning.note(step, temperature=temperature, top_p=top_p, repeated=repeated)
         return Texts(tokens, written, sampler.steps)
 
-    for step in range(arguments.steps):
+    for step in range(tuning.steps):
         if step % WRITE_EVERY == 0:
             kept = [*kept, fresh(step)][-KEEP:]
         with torch.autocast(tuning.device, torch.bfloat16, enabled=tuning.device == "cuda"):
             copies = unlikelihood(tuning.model, kept[step % len(kept)], tuning.random)
-            loss = tuning.plain_loss(arguments.batch) + copies
-        tuning.learn(loss, min(1.0, 2 * (1 - step / arguments.steps)))
-    tuning.finish(arguments.steps)
-
-
-def main() -> None:
-    """Parse the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("packed", type=Path)
-    parser.add_argument("--start", type=Path, required=True, help="weights as export.py writes")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=5e-4)
-    unloop(parser.parse_args())
+            loss = tuning.plain_loss() + copies
+        tuning.learn(loss, min(1.0, 2 * (1 - step / tuning.steps)))
+    tuning.finish()
 
 
 if __name__ == "__main__":
-    main()
+    unloop(command_line(__doc__, steps=300, batch=128, rate=5e-4))
