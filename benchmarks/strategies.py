@@ -1,7 +1,7 @@
 """How well each strategy is detected on a model: the order of the paper's Table 1, in one table.
 
-Usage: dllmark reproduce table1 --c4 c4.jsonl --out RESULTS, then
-       python benchmarks/strategies.py RESULTS [--prompts C4] [--out DIR]
+Usage: dllmark reproduce table1 --delta 1 --c4 c4.jsonl --out RESULTS, then
+       python benchmarks/strategies.py RESULTS --delta 1 [--prompts C4] [--out DIR]
 
 Reads the texts that `reproduce` wrote, all of them: short and repetitive ones are not left out. The
 thresholds come from the unmarked texts. Also reports the share of tokens whose left neighbour was
@@ -75,7 +75,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     limits = {rate: threshold(null, rate) for rate in RATES}
     rows: dict[str, Any] = {}
     for name in STRATEGIES:
-        texts = read(Setting(name))
+        texts = read(Setting(name, delta=arguments.delta))
         z = scores(detector, texts, arguments.scored)
         hits = {rate: int((z > limit.value).sum()) for rate, limit in limits.items()}
         rows[name] = {
@@ -87,11 +87,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                for rate, hit in hits.items()},
             "tokenised again": retokenised(detector, texts),
         }  # fmt: skip
-    slugs = {Setting(name).slug for name in (None, *STRATEGIES)}
+    slugs = {Setting(name, delta=arguments.delta).slug for name in (None, *STRATEGIES)}
     return {
         "texts": summary([one for one in notes.notes
                           if one.prompts == arguments.prompts and one.setting in slugs]),
         "scored": arguments.scored,
+        "δ": arguments.delta,
         "unmarked": {"mean z": float(null.mean()), "sd z": float(null.std()),
                      "repeated bigrams": repeated(plain),
                      "thresholds": {str(rate): limit.value for rate, limit in limits.items()}},
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="the folder of `dllmark reproduce table1`")
     parser.add_argument("--prompts", choices=("C4", "ELI5"), default="C4")
     parser.add_argument("--model", default="embedded", help="whose tokenizer the texts have")
+    parser.add_argument("--delta", type=float, default=2.0, help="of the texts")
     parser.add_argument("--scored", type=int, default=200, help="tokens scored of each text")
     parser.add_argument("--out", type=Path, help="a folder for strategies.json and strategies.md")
     arguments = parser.parse_args()

@@ -70,6 +70,7 @@ def test_json_is_what_the_file_holds(run, folder, tmp_path):
         (["table1", *SMALL, "--batch", "0"], "batch is at least 1; got 0"),
         (["table1", *SMALL, "--samples", "9"], "has 8 rows and 9 samples are asked for"),
         (["table1", *SMALL, "--scored", "33"], "33 tokens cannot be scored of texts of 32"),
+        (["table1", *SMALL, "--delta", "-1"], "delta is added to green tokens and is at least 0"),
         (["table1", "--c4", "none", "--out", "out"], "cannot read none"),
         (["table3", *SMALL, "--judge", "none/at/all"], "cannot load the judge none/at/all"),
         (["table2", *SMALL, "--endpoint", "ftp://x"], "an endpoint starts with http"),

@@ -199,7 +199,10 @@ def test_each_model_has_the_papers_sampler(model):
     assert all(sampler_of(m, endless, Setting("kgw")).suppress_end for m in (model, dream))
 
 
-@pytest.mark.parametrize("numbers", [{"samples": 0}, {"scored": 1}, {"scored": 300}])
+@pytest.mark.parametrize(
+    "numbers",
+    [{"samples": 0}, {"scored": 1}, {"scored": 300}, {"delta": -0.1}, {"delta": float("nan")}],
+)
 def test_a_protocol_that_cannot_be_is_refused(numbers):
     with pytest.raises(InputError):
         Protocol(**numbers)

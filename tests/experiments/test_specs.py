@@ -1,6 +1,7 @@
 """Every table and figure runs on a small model; its numbers are those of a naive computation."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,18 @@ def test_table_1_has_every_strategy_under_both_scorings_beside_the_paper(table):
     ]
     best = next(row for row in table.rows if row["strategy"] == "predictive-bidirectional")
     assert best["1 % FPR, LLaDA-Instruct-8B"] == 92.0
+
+
+def test_another_strength_is_written_and_has_nothing_of_the_papers_beside(endless, tmp_path):
+    dataset = Dataset("C4", ["w1", "w2"], ["w3", "w4"], False)
+    lab = lab_with(endless, [dataset], tmp_path)
+    lab.protocol = replace(PROTOCOL, delta=9.0)
+    report = specs.table1(lab)
+    assert report.about["δ"] == 9.0
+    assert not any("LLaDA" in name for row in report.rows for name in row)
+    assert not any("the paper" in name for row in specs.table2(lab, {}).rows for name in row)
+    written = {path.stem for path in (tmp_path / "texts" / "C4").iterdir()}
+    assert written == {"unmarked-t0-p1"} | {f"{name}-g0.5-d9-t0-p1" for name in STRATEGIES}
 
 
 @pytest.mark.parametrize("scoring", ["unique", "all"])
@@ -122,6 +135,7 @@ def test_table_2_keeps_the_paraphrases_of_prompts_that_count_no_more(lab, monkey
 
 def test_table_3_and_the_figures_cover_the_papers_grid(lab):
     table = specs.table3(lab)
+    assert "δ" not in table.about
     assert {(row["prompts"], row["γ"], row["δ"]) for row in table.rows} == set(paper.TABLE_3)
     assert all(np.isnan(row["median PPL"]) for row in table.rows)  # there is no judge
     curves = specs.figure2(lab).curves

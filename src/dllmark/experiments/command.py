@@ -84,6 +84,9 @@ def reproduce(
     suppress_end: Annotated[
         bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
     ] = False,
+    delta: Annotated[
+        float, typer.Option(help="How strong the mark is, where an experiment does not vary it.")
+    ] = 2.0,
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")
@@ -129,7 +132,7 @@ def reproduce(
     if DRAWN.intersection(experiments):
         require_matplotlib()
     protocol = Protocol(
-        samples, tokens, scored, most_repeats=max_repeats, suppress_end=suppress_end
+        samples, tokens, scored, most_repeats=max_repeats, suppress_end=suppress_end, delta=delta
     )
     paraphrasers: Paraphrasers = {
         "paraphrase": _by_endpoint(endpoint, endpoint_model) if endpoint else None,

@@ -56,7 +56,8 @@ class Protocol:
     """How much is written and scored; the defaults are the paper's.
 
     A text with fewer than `scored` tokens is left out: with `suppress_end` there is none. So is a
-    prompt whose unmarked text repeats more than the share `most_repeats` of its bigrams.
+    prompt whose unmarked text repeats more than the share `most_repeats` of its bigrams. `delta` is
+    how strong marks are where an experiment does not vary it.
     """
 
     samples: int = 500
@@ -65,6 +66,7 @@ class Protocol:
     block: int = 32
     most_repeats: float = 0.5
     suppress_end: bool = False
+    delta: float = 2.0
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -73,6 +75,8 @@ class Protocol:
             raise InputError(
                 f"{self.scored} tokens cannot be scored of texts of {self.tokens}: score fewer"
             )
+        if not 0 <= self.delta < float("inf"):
+            raise InputError(f"delta is added to green tokens and is at least 0; got {self.delta}")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Paraphraser:
 
 def table1(lab: Lab) -> Report:
     """Detection of each strategy (the paper's Table 1)."""
-    settings = [Setting(name) for name in STRATEGIES]
+    settings = [Setting(name, delta=lab.protocol.delta) for name in STRATEGIES]
     report = _written(lab, "Table 1: detection of the strategies", settings)
     beside = paper.table_1_model(lab.model)
     for dataset in lab.datasets:
@@ -62,13 +62,13 @@ def table1(lab: Lab) -> Report:
                 }
                 row |= _detected(lab, dataset, setting, kept, scoring)
                 theirs = paper.TABLE_1[beside].get((dataset.name, str(setting.strategy)))
-                report.add(row, theirs, beside)
+                report.add(row, theirs if setting.delta == paper.DELTA else None, beside)
     return report
 
 
 def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
     """Detection after attacks (Table 2); a paraphraser of None was not run."""
-    settings = [Setting(name) for name in METHODS]
+    settings = [Setting(name, delta=lab.protocol.delta) for name in METHODS]
     report = _written(lab, "Table 2: robustness against attacks", settings)
     plans: list[tuple[str, float]] = [(a, r) for a in TOKEN_ATTACKS for r in ATTACK_RATIOS]
     for dataset in lab.datasets:
@@ -83,7 +83,7 @@ def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
                 else:
                     row |= {"texts": "not run"}
                 theirs = paper.TABLE_2[attack, ratio, str(setting.strategy)]
-                report.add(row, theirs, "the paper")
+                report.add(row, theirs if setting.delta == paper.DELTA else None, "the paper")
     return report
 
 
@@ -144,7 +144,7 @@ def figure3(lab: Lab) -> Report:
 
 def examples(lab: Lab) -> Report:
     """Two texts of each kind, clean and marked, beside what people wrote (the appendix's table)."""
-    setting, detector = Setting(PBI), lab.detector(0.5)
+    setting, detector = Setting(PBI, delta=lab.protocol.delta), lab.detector(0.5)
     report = _written(lab, "Examples", [setting], judged=True)
     for dataset in lab.datasets:
         for number in lab.kept(dataset, setting).numbers[:2]:
@@ -203,11 +203,12 @@ def lengths(lab: Lab) -> Report:
     length it reaches. They are written at temperature 0.8: at 0 a small model soon repeats itself,
     and what repeats is no evidence.
     """
-    settings = [Setting(strategy, temperature=0.8) for strategy in STRATEGIES]
+    delta = lab.protocol.delta
+    settings = [Setting(strategy, delta=delta, temperature=0.8) for strategy in STRATEGIES]
     report = _written(lab, "Lengths: detection against length", settings, ("tokens", "TPR"))
     for unused in ("scored", "most_repeats"):
         del report.about[unused]
-    report.about |= {"temperature": settings[0].temperature, "δ": settings[0].delta}
+    report.about["temperature"] = settings[0].temperature
     detector = lab.detector(0.5)
     for dataset in lab.datasets:
         plain = _p_by_length(lab.texts(dataset, settings[0].unmarked), detector)
@@ -263,10 +264,14 @@ def _written(
     settings = list(settings)
     lab.complete(settings)
     notes = lab.notes(settings)
-    about = {"model": ", ".join(dict.fromkeys(one.model for one in notes)) or lab.model}
+    about: dict[str, Any] = {"model": ", ".join(dict.fromkeys(one.model for one in notes)) or lab.model}
     if judged:
         about["judge"] = lab.judge or "none"
-    return Report(title, about | vars(lab.protocol), axes, origin={"texts": summary(notes)})
+    about |= vars(lab.protocol)
+    del about["delta"]
+    if len(strengths := {setting.delta for setting in settings}) == 1:
+        about |= {"δ": strengths.pop()}
+    return Report(title, about, axes, origin={"texts": summary(notes)})
 
 
 def _grid() -> list[Setting]:
