@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from hardware import describe
 from official import official_step, reference_bias
-from shapes import BLOCK, PROMPT, build, canvas_of, flops, weight_bytes
+from shapes import BLOCK, PROMPT, TOKENS, build, canvas_of, flops, weight_bytes
 from step_report import page, report
 from torch import Tensor
 
@@ -81,7 +81,8 @@ def spans(work: Callable[[int], object], times: range) -> list[float]:
 def measure_in_turn(works: dict[str, Callable[[int], object]], times: int) -> dict[str, Row]:
     """Return each work's median milliseconds, and the most memory it held beside.
 
-    They take turns, so that a GPU which grows warm and slow is so for all of them.
+    They take turns, so that a GPU which grows warm and slow is so for all of them. Each turn begins
+    with another: what comes after an idle GPU is faster.
     """
     rows: dict[str, Row] = {}
     for name, work in works.items():
@@ -92,10 +93,11 @@ def measure_in_turn(works: dict[str, Callable[[int], object]], times: int) -> di
         most = torch.cuda.max_memory_allocated() if CUDA else before
         rows[name] = {"peak MB": (most - before) / 1e6}
     found: dict[str, list[float]] = {name: [] for name in works}
-    each = -(-times // TURNS)
-    for first in range(WARM_UP, WARM_UP + times, each):
-        for name, work in works.items():
-            found[name] += spans(work, range(first, first + each))
+    each, names = -(-times // TURNS), list(works)
+    for turn, first in enumerate(range(WARM_UP, WARM_UP + times, each)):
+        begin = turn * len(names) // TURNS
+        for name in names[begin:] + names[:begin]:
+            found[name] += spans(works[name], range(first, first + each))
     for name, row in rows.items():
         row["ms"] = statistics.median(found[name])
     return rows
@@ -116,7 +118,7 @@ def our_step(model: Model, batch: int, watermark: Watermark | None) -> Callable[
     """Return a function that does one step of our sampler."""
     canvas = canvas_of(model, batch, FIRST)
     random = torch.Generator(DEVICE).manual_seed(0)
-    writer = Writer(model, canvas, Llada(256, BLOCK), watermark, random)
+    writer = Writer(model, canvas, Llada(TOKENS, BLOCK), watermark, random)
     count = torch.ones(batch, dtype=torch.long, device=DEVICE)
     block = range(FIRST, FIRST + BLOCK)
 
@@ -155,9 +157,13 @@ def bias_alone(model: Model, batch: int, watermark: Watermark, *, worst: bool) -
     """Return what only biasing takes: the mean over the 32 steps of a block, or the worst of them.
 
     A block is filled in a random order, so a neighbour is revealed half of the time; in the worst
-    step neither is. Each prediction has eight tokens of the same probability, so that all count.
+    step none is. Each prediction has eight tokens of the same probability, so that all count.
     """
-    canvas = canvas_of(model, batch, FIRST)
+    canvas = canvas_of(model, batch, PROMPT + TOKENS)
+    canvas.revealed[:, FIRST:] = False
+    random = torch.Generator(DEVICE)
+    writer = Writer(model, canvas, Llada(TOKENS, BLOCK), watermark, random)
+    writer.first.fill_(FIRST)
     rows = torch.arange(FIRST, FIRST + BLOCK + 1, device=DEVICE).expand(batch, -1)
     logits = torch.randn(*rows.shape, model.config.vocab_size, device=DEVICE)
     logits[..., :: logits.shape[-1] // 8] = 20.0
@@ -167,11 +173,15 @@ def bias_alone(model: Model, batch: int, watermark: Watermark, *, worst: bool) -
         revealed = canvas.revealed.clone()
         revealed[:, order[: 0 if worst else number]] = True
         position = order.new_tensor(FIRST + BLOCK // 2) if worst else order[number]
-        states.append((revealed, position.expand(batch, 1)))
+        masked = torch.where(revealed[:, FIRST : FIRST + BLOCK], -1, rows[:, :BLOCK])
+        states.append((revealed, masked, position.expand(batch, 1)))
 
     def work(_: int) -> None:
-        for revealed, position in states:
-            watermark.bias(canvas.tokens, revealed, logits, position, rows)
+        for revealed, masked, position in states:
+            canvas.revealed = revealed
+            if watermark.strategy.guides:
+                writer.lean(masked, logits, None, rows)
+            writer.lean(position, logits, None, rows)
 
     if CUDA:
         work(0)

@@ -68,6 +68,16 @@ def check_the_vocabulary_of_a_model():
             assert same_bits(watermark.bias(*to("cuda", state)), watermark.bias(*state))
 
 
+def check_contenders():
+    for strategy in STRATEGIES:
+        watermark = make_watermark(strategy, TOKENS, candidates=8)
+        for dtype in DTYPES:
+            state = borders(dtype, SIZE)
+            some = torch.rand(*state[3].shape, SIZE) < 1e-4
+            biased = watermark.bias(*to("cuda", (*state, some)))
+            assert same_bits(biased, watermark.bias(*state, some))
+
+
 def check_the_hash():
     messages = np.random.default_rng(0).integers(2**64, size=1000, dtype=np.uint64)
     key = make_watermark("kgw")._source

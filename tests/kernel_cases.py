@@ -27,9 +27,9 @@ try:
     def _hash(words, messages, hashes, count: tl.constexpr, block: tl.constexpr):
         place = tl.arange(0, block)
         message = tl.load(messages + place, mask=place < count).to(tl.uint64, bitcast=True)
-        v0, v1 = kernels._word(words, 0), kernels._word(words, 1)
-        v2, v3 = kernels._word(words, 2), kernels._word(words, 3)
-        hashed = kernels._siphash(v0, v1, v2, v3, message).to(tl.int64, bitcast=True)
+        v0, v1 = kernels.word(words, 0), kernels.word(words, 1)
+        v2, v3 = kernels.word(words, 2), kernels.word(words, 3)
+        hashed = kernels.siphash(v0, v1, v2, v3, message).to(tl.int64, bitcast=True)
         tl.store(hashes + place, hashed, mask=place < count)
 finally:
     os.environ.pop("TRITON_INTERPRET", None)  # dllmark looks at it in each call

@@ -88,6 +88,17 @@ def test_every_strategy_and_dtype_at_the_borders(small_blocks, strategy, dtype):
     assert same_bits(by_kernels(watermark, state), watermark.bias(*state))
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_only_contenders_are_biased(small_blocks, strategy):
+    watermark, state = make_watermark(strategy), some_rows(torch.float32)
+    for share in (0.0, 0.01, 0.5):
+        rng = torch.Generator().manual_seed(0)
+        some = torch.rand(*state[3].shape, VOCABULARY, generator=rng) < share
+        biased = by_kernels(watermark, (*state, some))
+        assert same_bits(biased, watermark.bias(*state, some))
+        assert (biased.cpu() == watermark.bias(*state))[some].all()
+
+
 @pytest.mark.parametrize("make_state", STATES[1:])
 @pytest.mark.parametrize("strategy", PREDICTING[1:])
 def test_every_state(small_blocks, strategy, make_state):

@@ -5,8 +5,7 @@
     settle  a list for each position and side: the tokens that stand there, and their weights
     paint   a keyed hash for each token of the vocabulary; writes the biased logits
 
-Nothing here waits for the GPU or copies to it, so a CUDA graph can hold the whole step. The key is
-read from the device's memory: Triton keeps what it compiles on disk and must not know it. Sums have
+Nothing here waits for the GPU or copies to it, so a CUDA graph can hold the whole step. Sums have
 one order and `enable_fp_fusion` is off, so that the bits are those of the torch path.
 """
 
@@ -14,14 +13,12 @@ one order and `enable_fp_fusion` is off, so that the bits are those of the torch
 
 from typing import Any
 
-import numpy as np
 import torch
 import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from torch import Tensor
 
-from dllmark.key import WatermarkKey
-from dllmark.prf import MESSAGE_LENGTH_WORD, first_state, threshold_of
+from dllmark.kernel_hash import DeviceKey, siphash, word
 from dllmark.standins import FARTHEST, ONE, POWER_OF_TWO
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -37,40 +34,11 @@ _SEARCHED_AT_ONCE = tl.constexpr(256)
 _LOWEST = tl.constexpr(-(1 << 63))
 _FARTHEST, _ONE = tl.constexpr(FARTHEST), tl.constexpr(float(ONE))
 _POWER_OF_TWO = tl.constexpr(POWER_OF_TWO)
-_LENGTH_WORD = tl.constexpr(MESSAGE_LENGTH_WORD)
 
 _EXACT = {"enable_fp_fusion": False, "sanitize_overflow": False}
 _VARYING = ["each", "length", "covered", "parts", "slots", "delta", "gamma"]
 _VARYING += [f"{name}_stride" for name in ("tokens", "revealed", "positions", "rows")]
 """Numbers that vary between steps: kernels are not compiled again for special values of these."""
-
-
-class DeviceKey:
-    """A key in a device's memory, as the kernels read it; like `Secret`, it does not print.
-
-    >>> DeviceKey(key, "cpu")
-    <secret>
-    """
-
-    __slots__ = ("_words",)
-
-    def __init__(self, key: WatermarkKey, device: torch.device | str) -> None:
-        try:
-            self._words = _words(key).to(device)
-        except Exception as error:
-            raise error.with_traceback(None) from None  # the frames below hold the secret
-
-    def reveal(self) -> Tensor:
-        """Return SipHash's first state under the key, and the threshold: five words."""
-        return self._words
-
-    def __repr__(self) -> str:
-        return "<secret>"
-
-
-def _words(key: WatermarkKey) -> Tensor:
-    words = [*first_state(key.secret.reveal()), threshold_of(key.gamma)]
-    return torch.from_numpy(np.array(words, dtype=np.uint64).view(np.int64))
 
 
 def bias(
@@ -79,6 +47,7 @@ def bias(
     logits: Tensor,
     positions: Tensor,
     rows: Tensor | None,
+    contenders: Tensor | None,
     *,
     key: DeviceKey,
     scored: Tensor,
@@ -94,7 +63,7 @@ def bias(
     candidates  how many tokens stand in for an unrevealed neighbour; 0: it gives no term
     weighted    whether each counts by its probability
 
-    >>> biased = bias(tokens, revealed, logits, positions, None, **settings)  # doctest: +SKIP
+    >>> biased = bias(tokens, revealed, logits, positions, None, None, **settings)  # doctest: +SKIP
     """
     tokens, revealed, positions, logits = map(_dense, (tokens, revealed, positions, logits))
     listed = rows is not None
@@ -131,7 +100,9 @@ def bias(
             *sequence, size, scored, *prediction, triton.next_power_of_2(parts * slots), *terms,
             delta, gamma, listed, sides, candidates > 0, weighted, **_EXACT,
         )  # fmt: skip
-        _launch_paint(key, biased, *table, each, scored, *terms, slots, sides)
+        picky = contenders is not None
+        some = scored if contenders is None else contenders.contiguous()
+        _launch_paint(key, biased, *table, each, scored, some, *terms, slots, sides, picky)
     return biased
 
 
@@ -333,68 +304,32 @@ def _settle(
     tl.store(means + number, gamma * total)
 
 
-@triton.jit
-def _rotate(word, bits: tl.constexpr):
-    return (word << bits) | (word >> (64 - bits))
-
-
-@triton.jit
-def _round(v0, v1, v2, v3):
-    v0 += v1
-    v2 += v3
-    v1 = _rotate(v1, 13) ^ v0
-    v3 = _rotate(v3, 16) ^ v2
-    v0 = _rotate(v0, 32) + v3
-    v2 += v1
-    v1 = _rotate(v1, 17) ^ v2
-    v3 = _rotate(v3, 21) ^ v0
-    return v0, v1, _rotate(v2, 32), v3
-
-
-@triton.jit
-def _siphash(v0, v1, v2, v3, message):
-    """Return SipHash-2-4 of 64-bit messages, from the key's first state; all are unsigned."""
-    v3 = v3 ^ message
-    for _ in tl.static_range(2):
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    v0 = v0 ^ message
-    v3 = v3 ^ _LENGTH_WORD
-    for _ in tl.static_range(2):
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    v0 = v0 ^ _LENGTH_WORD
-    v2 = v2 ^ 0xFF
-    for _ in tl.static_range(4):
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    return v0 ^ v1 ^ v2 ^ v3
-
-
-@triton.jit
-def _word(words, number: tl.constexpr):
-    return tl.load(words + number).to(tl.uint64, bitcast=True)
-
-
 @triton.jit(do_not_specialize=_VARYING)
 def _paint(
-    words, biased, logits, text_stride, row_stride, size, each, scored,
+    words, biased, logits, text_stride, row_stride, size, each, scored, contenders,
     chosen, ids, weights, live, means,
-    slots, sides: tl.constexpr, block: tl.constexpr,
+    slots, sides: tl.constexpr, picky: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Write a part of the biased logits of a position."""
+    """Write a part of the biased logits of a position; without a contender there is no hashing."""
     number, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = tl.load(chosen + number)
     vocabulary, logit = _load_part(
         logits, text_stride, row_stride, size, number // each, row, part, block
     )
     other = vocabulary.to(tl.uint64)
-    v0, v1, v2, v3 = _word(words, 0), _word(words, 1), _word(words, 2), _word(words, 3)
-    threshold = _word(words, 4)
+    v0, v1, v2, v3 = word(words, 0), word(words, 1), word(words, 2), word(words, 3)
+    threshold = word(words, 4)
+    contends = vocabulary < size
+    if picky:
+        contends = tl.load(contenders + number * size + vocabulary, mask=contends, other=0) != 0
+    any_contends = tl.max(contends.to(tl.int32), 0)
     bias = tl.zeros((block,), tl.float32)
     for side in tl.static_range(sides):
         line = number * sides + side
-        for term in range(tl.load(live + line)):
+        for term in range(tl.load(live + line) * any_contends):
             token = tl.load(ids + line * slots + term).to(tl.uint64)
             message = (token << 32) | other if side == 0 else (other << 32) | token
-            green = _siphash(v0, v1, v2, v3, message) < threshold
+            green = contends & (siphash(v0, v1, v2, v3, message) < threshold)
             bias += tl.where(green, tl.load(weights + line * slots + term), 0.0)
     coloured = tl.load(scored + vocabulary, mask=vocabulary < size, other=0) != 0
     bias = tl.where(coloured, bias, tl.load(means + number))

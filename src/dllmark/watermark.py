@@ -25,7 +25,7 @@ from dllmark.text import Tokenizer, load_tokenizer
 from dllmark.triton_here import has_triton
 
 if TYPE_CHECKING:
-    from dllmark.kernels import DeviceKey
+    from dllmark.kernel_hash import DeviceKey
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Watermark:
         logits      [B, R, V]  of the sequence, or of those of its positions named by `rows`
         positions   [B, K]     the positions to fill; -1 where a sequence fills fewer than others
         rows        [B, R]     the positions that `logits` covers, if not all of them in order
-        contenders  [B, K, V]  the tokens whose bias matters: on a CPU others may be left without
+        contenders  [B, K, V]  the tokens whose bias matters: others may be left without
 
         Positions of one call see each other as unrevealed (`turns` parts them). A neighbour outside
         the sequence, a special token, or an unrevealed one without logits gives no term.
@@ -165,7 +165,7 @@ class Watermark:
                 "say with `rows` which"
             )
         if isinstance(self._source, WatermarkKey) and _takes(logits, self._stand_ins(size)):
-            return self._fused(tokens, revealed, logits, positions, rows)
+            return self._fused(tokens, revealed, logits, positions, rows, contenders)
         return self._plain(tokens, revealed, logits, positions, rows, green, contenders)
 
     def _fused(
@@ -175,21 +175,24 @@ class Watermark:
         logits: Tensor,
         positions: Tensor,
         rows: Tensor | None,
+        contenders: Tensor | None,
     ) -> Tensor:
         """Return the biased logits by the kernels, which check on the GPU what they are given."""
         from dllmark import kernels
+        from dllmark.kernel_hash import DeviceKey
 
         if logits.device.type == "cpu":
             _check_covered(_row_of(rows, positions, logits.shape[1]), positions)
         if logits.device not in self._keys:
             assert isinstance(self._source, WatermarkKey)
-            self._keys[logits.device] = kernels.DeviceKey(self._source, logits.device)
+            self._keys[logits.device] = DeviceKey(self._source, logits.device)
         return kernels.bias(
             tokens,
             revealed,
             logits,
             positions,
             rows,
+            contenders,
             key=self._keys[logits.device],
             scored=self._scored(logits),
             delta=self.delta,
@@ -209,7 +212,10 @@ class Watermark:
         green: GreenList,
         contenders: Tensor | None,
     ) -> Tensor:
-        """Return the biased logits by torch alone, term by term in the order of the kernels."""
+        """Return the biased logits by torch alone, term by term in the order of the kernels.
+
+        Contenders count on a CPU alone: to find them on a GPU would mean to wait for it.
+        """
         row = _row_of(rows, positions, logits.shape[1])
         _check_covered(row, positions)
         scored = self._scored(logits)
@@ -223,7 +229,7 @@ class Watermark:
         sides = zip(steps, found.chunk(len(steps), 1), pull.chunk(len(steps), 1), strict=True)
         for step, side, strength in sides:
             ids, weights = side.flatten(0, 1), strength.flatten(0, 1)
-            if contenders is None:
+            if contenders is None or logits.device.type != "cpu":
                 add(bias, total, green.rows if step < 0 else green.columns, ids, weights)
             else:
                 add_some(bias, total, green, step, ids, weights, contenders.flatten(0, 1))

@@ -5,7 +5,7 @@ import torch
 from tiny import PROMPTS, tiny_model
 
 from dllmark.detect import Detector
-from dllmark.sampling import Dream, Llada, Parallel, generate
+from dllmark.sampling import Dream, Llada, Parallel, generate, loop
 from dllmark.sampling.recorder import Recorder
 from dllmark.watermark import STRATEGIES, Watermark
 
@@ -63,6 +63,38 @@ def test_a_text_is_written_as_without_recording(
     recorded = texts()
     monkeypatch.setattr(Recorder, "run", lambda self, key, work: work())
     assert recorded == texts()
+
+
+@GPU
+@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+@pytest.mark.parametrize("name", ["llada", "uneven", "entropy", "parallel"])
+def test_a_gpu_writes_what_a_cpu_writes(small_tokenizer, small_key, name, strategy):
+    watermark = strategy and Watermark(small_key, strategy, tokenizer=small_tokenizer)
+    texts = []
+    for device in ("cpu", "cuda"):
+        model = tiny_model(small_tokenizer)
+        model.transformer.to(device)
+        written = generate(model, PROMPTS, watermark, SAMPLERS[name], tokens=32, chat=False)
+        texts.append([text.ids for text in written])
+    assert texts[0] == texts[1]
+
+
+@GPU
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("strategy", ["expected-bidirectional", "guided-bidirectional"])
+def test_leaving_out_what_cannot_be_drawn_changes_no_text(
+    small_tokenizer, small_key, monkeypatch, strategy, temperature
+):
+    model = tiny_model(small_tokenizer)
+    model.transformer.cuda()
+    watermark = Watermark(small_key, strategy, tokenizer=small_tokenizer)
+    sampler = Llada(steps=16, block_length=16, temperature=temperature)
+    texts = []
+    for _ in range(2):
+        written = generate(model, PROMPTS, watermark, sampler, tokens=32, chat=False, seed=4)
+        texts.append([text.ids for text in written])
+        monkeypatch.setattr(loop, "contenders", lambda *_: None)
+    assert texts[0] == texts[1]
 
 
 @GPU

@@ -264,7 +264,9 @@ def _written(
     settings = list(settings)
     lab.complete(settings)
     notes = lab.notes(settings)
-    about: dict[str, Any] = {"model": ", ".join(dict.fromkeys(one.model for one in notes)) or lab.model}
+    about: dict[str, Any] = {
+        "model": ", ".join(dict.fromkeys(one.model for one in notes)) or lab.model
+    }
     if judged:
         about["judge"] = lab.judge or "none"
     about |= vars(lab.protocol)

@@ -156,7 +156,7 @@ class Writer:
         leaned = inside
         if self.watermark is not None and self.watermark.strategy.guides and by_candidate(sampler):
             everywhere = torch.where(masked, block, -1)
-            leaned = self._lean(everywhere, logits, noise, rows)
+            leaned = self.lean(everywhere, logits, noise, rows)
         score = confidence(sampler, inside, leaned, noise, self.model.end_ids, self.generator)
         places = choose(sampler, score, masked, self.count, shape.most)
 
@@ -171,7 +171,7 @@ class Writer:
         if self.watermark is None:
             chosen = self._at(positions, logits)
         else:
-            chosen = self._lean(positions, logits, noise, rows)
+            chosen = self.lean(positions, logits, noise, rows)
         return draw(
             temper(self.sampler, chosen), None if noise is None else self._at(positions, noise)
         )
@@ -181,17 +181,15 @@ class Writer:
         which = torch.arange(len(positions), device=positions.device)[:, None]
         return values[which, (positions - self.first).clamp(min=0)]
 
-    def _lean(
-        self, positions: Tensor, logits: Tensor, noise: Tensor | None, rows: Tensor
-    ) -> Tensor:
+    def lean(self, positions: Tensor, logits: Tensor, noise: Tensor | None, rows: Tensor) -> Tensor:
         """Return the logits of the positions [B, K] with the watermark's bias.
 
-        On a CPU only those that may be drawn get it, which is all that counts; a GPU is faster with
-        all of them than with a part it would have to be waited for.
+        Where hashing is dear, only those that may be drawn get it, which is all that counts: on a
+        CPU, and on a GPU where several tokens stand in for a neighbour.
         """
         assert self.watermark is not None
         canvas, some = self.canvas, None
-        if logits.device.type == "cpu":
+        if logits.device.type == "cpu" or self.watermark.strategy.stand_in == "expectation":
             beside = None if noise is None else self._at(positions, noise)
             some = contenders(
                 self.sampler, self._at(positions, logits), beside, self.watermark.most
