@@ -22,7 +22,8 @@ settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile("dllmark")
 
 if importlib.util.find_spec("triton") is None:  # it exists for Linux alone
-    collect_ignore = ["src/dllmark/kernels.py", "src/dllmark/models/fused.py",
+    collect_ignore = ["src/dllmark/kernels.py", "src/dllmark/kernel_hash.py",
+                      "src/dllmark/models/fused.py",
                       "tests/kernel_cases.py", "tests/fused_cases.py", "tests/gpu.py"]  # fmt: skip
 elif not torch.cuda.is_available():  # for its interpreter, before anything else imports it
     os.environ["TRITON_INTERPRET"] = "1"
