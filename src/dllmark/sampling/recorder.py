@@ -51,4 +51,7 @@ class Recorder:
         graph.register_generator_state(self._generator)
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             work()
+        assert self._stream is not None
+        # torch sets the noise back on the stream that records; a replay must come after that
+        torch.cuda.current_stream(self._generator.device).wait_stream(self._stream)
         return graph
