@@ -100,7 +100,7 @@ def draw(result: Result, path: Path) -> None:
     shown = ["official step", "our step", "our step, predictive-bidirectional",
              "our step, expected-bidirectional", "our step, guided-bidirectional"]  # fmt: skip
     models = result["models"]
-    figure, axes = pyplot.subplots(1, len(models), figsize=(5.5 * len(models), 4), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(models), figsize=(5.5 * len(models), 4.4), squeeze=False)
     for axis, model in zip(axes[0], models, strict=True):
         batches = models[model]["batches"]
         for place, name in enumerate(shown):
@@ -116,8 +116,8 @@ def draw(result: Result, path: Path) -> None:
         axis.set_xticks([at + 0.32 for at in range(len(batches))], [f"batch {b}" for b in batches])
         axis.set_title(NAMES[model])
         axis.set_ylabel("time of a step, % of the official one")
-    axes[0][-1].legend(fontsize=8)
-    figure.tight_layout()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncol=3, fontsize=8)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
     figure.savefig(path, dpi=150)
 
 
