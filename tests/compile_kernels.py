@@ -40,7 +40,7 @@ def step(secret, each, length, covered):
         torch.empty(1, covered, SIZE, dtype=torch.bfloat16),
         torch.zeros(1, each, dtype=torch.int64),
         torch.zeros(1, covered, dtype=torch.int64),
-        torch.zeros(1, each, SIZE, dtype=torch.bool),
+        lambda most: torch.zeros(1, each, SIZE, dtype=torch.bool),
         key=DeviceKey(WatermarkKey(Secret(secret), 0.5, TokenizerId("", "")), "cpu"),
         scored=torch.zeros(SIZE, dtype=torch.bool),
         delta=2.0, gamma=0.5, sides=2, candidates=8, weighted=True,

@@ -68,14 +68,19 @@ def check_the_vocabulary_of_a_model():
             assert same_bits(watermark.bias(*to("cuda", state)), watermark.bias(*state))
 
 
+def on_its_device(some, most):
+    return some.to(most.device)
+
+
 def check_contenders():
     for strategy in STRATEGIES:
         watermark = make_watermark(strategy, TOKENS, candidates=8)
         for dtype in DTYPES:
             state = borders(dtype, SIZE)
             some = torch.rand(*state[3].shape, SIZE) < 1e-4
-            biased = watermark.bias(*to("cuda", (*state, some)))
-            assert same_bits(biased, watermark.bias(*state, some))
+            contenders = functools.partial(on_its_device, some)
+            biased = watermark.bias(*to("cuda", state), contenders)
+            assert same_bits(biased, watermark.bias(*state, contenders))
 
 
 def check_the_hash():

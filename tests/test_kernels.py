@@ -73,12 +73,12 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(kernels, "PAINTED_AT_ONCE", 128)
 
 
-def by_kernels(watermark, state):
+def by_kernels(watermark, state, contenders=None):
     with pytest.MonkeyPatch.context() as patch:
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
         patch.setattr(watermark, "_plain", None)  # the kernels or an error
-        return watermark.bias(*to(DEVICE, state))
+        return watermark.bias(*to(DEVICE, state), contenders=contenders)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -94,8 +94,15 @@ def test_only_contenders_are_biased(small_blocks, strategy):
     for share in (0.0, 0.01, 0.5):
         rng = torch.Generator().manual_seed(0)
         some = torch.rand(*state[3].shape, VOCABULARY, generator=rng) < share
-        biased = by_kernels(watermark, (*state, some))
-        assert same_bits(biased, watermark.bias(*state, some))
+        most = []
+
+        def contenders(gain, some=some, most=most):
+            most.append(gain.cpu())
+            return some.to(gain.device)
+
+        biased = by_kernels(watermark, state, contenders)
+        assert same_bits(biased, watermark.bias(*state, contenders))
+        assert same_bits(*most)
         assert (biased.cpu() == watermark.bias(*state))[some].all()
 
 

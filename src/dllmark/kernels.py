@@ -11,6 +11,7 @@ one order and `enable_fp_fusion` is off, so that the bits are those of the torch
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def bias(
     logits: Tensor,
     positions: Tensor,
     rows: Tensor | None,
-    contenders: Tensor | None,
+    contenders: Callable[[Tensor], Tensor | None] | None,
     *,
     key: DeviceKey,
     scored: Tensor,
@@ -78,7 +79,7 @@ def bias(
 
     parts, slots = triton.cdiv(size, RANKED_AT_ONCE), max(candidates, 1)
     asked, ranked, shares = empty(sides), empty(sides, parts, slots), empty(sides, parts)
-    chosen, means = empty(), empty(dtype=torch.float32)
+    chosen, totals = empty(), empty(dtype=torch.float32)
     ids, weights = empty(sides, slots), empty(sides, slots, dtype=torch.float32)
     live = empty(sides, dtype=torch.int32)
     sequence = (
@@ -87,7 +88,7 @@ def bias(
     )  # fmt: skip
     table = (logits, logits.stride(0), logits.stride(1), size)
     prediction = (asked, ranked, shares, parts, slots, triton.next_power_of_2(parts))
-    terms = (chosen, ids, weights, live, means)
+    terms = (chosen, ids, weights, live, totals)
     with torch.cuda.device_of(logits):
         grid = (batch * each, parts, sides)
         if candidates:
@@ -98,11 +99,11 @@ def bias(
             _weigh[grid](*table, each, *prediction, RANKED_AT_ONCE, **_EXACT)
         _settle[grid[:1]](
             *sequence, size, scored, *prediction, triton.next_power_of_2(parts * slots), *terms,
-            delta, gamma, listed, sides, candidates > 0, weighted, **_EXACT,
+            delta, listed, sides, candidates > 0, weighted, **_EXACT,
         )  # fmt: skip
-        picky = contenders is not None
-        some = scored if contenders is None else contenders.contiguous()
-        _launch_paint(key, biased, *table, each, scored, some, *terms, slots, sides, picky)
+        some = None if contenders is None else contenders(totals.view(batch, each))
+        which = (scored, False) if some is None else (some.contiguous(), True)
+        _launch_paint(key, biased, *table, each, scored, *terms, slots, gamma, sides, *which)
     return biased
 
 
@@ -272,7 +273,7 @@ def _settle(
     tokens, tokens_stride, revealed, revealed_stride, positions, positions_stride,
     rows, rows_stride, each, length, covered, size, scored, asked, ranked, shares, parts,
     slots, part_block: tl.constexpr, entry_block: tl.constexpr,
-    chosen, ids, weights, live, means, delta, gamma, listed: tl.constexpr,
+    chosen, ids, weights, live, totals, delta, listed: tl.constexpr,
     sides: tl.constexpr, predicted: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
     """Write a position's row, and the tokens on each side that give a term, in order."""
@@ -301,14 +302,14 @@ def _settle(
                 ids, weights, delta, total, weighted,
             )  # fmt: skip
         tl.store(live + line, terms)
-    tl.store(means + number, gamma * total)
+    tl.store(totals + number, total)
 
 
 @triton.jit(do_not_specialize=_VARYING)
 def _paint(
-    words, biased, logits, text_stride, row_stride, size, each, scored, contenders,
-    chosen, ids, weights, live, means,
-    slots, sides: tl.constexpr, picky: tl.constexpr, block: tl.constexpr,
+    words, biased, logits, text_stride, row_stride, size, each, scored,
+    chosen, ids, weights, live, totals,
+    slots, gamma, sides: tl.constexpr, contenders, picky: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Write a part of the biased logits of a position; without a contender there is no hashing."""
     number, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -332,6 +333,6 @@ def _paint(
             green = contends & (siphash(v0, v1, v2, v3, message) < threshold)
             bias += tl.where(green, tl.load(weights + line * slots + term), 0.0)
     coloured = tl.load(scored + vocabulary, mask=vocabulary < size, other=0) != 0
-    bias = tl.where(coloured, bias, tl.load(means + number))
+    bias = tl.where(coloured, bias, gamma * tl.load(totals + number))
     result = (logit + bias).to(biased.dtype.element_ty)
     tl.store(biased + number * size + vocabulary, result, mask=vocabulary < size)

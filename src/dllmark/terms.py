@@ -23,15 +23,12 @@ def rows_at_once(logits: Tensor) -> int:
     return max(1, HASHED_AT_ONCE // logits.shape[-1])
 
 
-def add(
-    bias: Tensor, total: Tensor, ask: Callable[[Any], Any], ids: Tensor, weights: Tensor
-) -> None:
-    """Add to each row's bias its weighted green lists, candidate by candidate, and to its total.
+def add(bias: Tensor, ask: Callable[[Any], Any], ids: Tensor, weights: Tensor) -> None:
+    """Add to each row's bias its weighted green lists, candidate by candidate.
 
     Weights of 0 are left out on the CPU alone: to find them on a GPU would mean to wait for it.
     """
     for candidate, weight in zip(ids.T, weights.T, strict=True):
-        total += weight
         if _answers_on(ask, bias.device):
             active = torch.arange(len(weight), device=weight.device)
         else:
@@ -43,7 +40,6 @@ def add(
 
 def add_some(
     bias: Tensor,
-    total: Tensor,
     green: GreenList,
     step: int,
     ids: Tensor,
@@ -51,17 +47,20 @@ def add_some(
     contenders: Tensor,
 ) -> None:
     """Do what `add` does for the contenders [N, V] alone; `step` is the neighbour's direction."""
-    for weight in weights.T:
-        total += weight
-    for part in torch.split(torch.arange(len(bias), device=bias.device), rows_at_once(bias)):
+    at_once = max(1, rows_at_once(bias) // ids.shape[1])
+    for part in torch.split(torch.arange(len(bias), device=bias.device), at_once):
         rows, tokens = contenders[part].nonzero(as_tuple=True)
         rows = part[rows]
-        for candidate, weight in zip(ids.T, weights.T, strict=True):
-            counts = weight[rows] != 0
-            row, token = rows[counts], tokens[counts]
-            pair = (candidate[row], token) if step < 0 else (token, candidate[row])
-            found = torch.from_numpy(green.pairs(*(side.cpu().numpy() for side in pair)))
-            bias[row, token] += torch.where(found.to(bias.device), weight[row], 0.0)
+        beside, terms = ids[rows], weights[rows]
+        counts = terms != 0
+        here = tokens[:, None].expand_as(beside)
+        pair = (beside, here) if step < 0 else (here, beside)
+        found = torch.from_numpy(green.pairs(*(side[counts].cpu().numpy() for side in pair)))
+        terms[counts] = torch.where(found.to(bias.device), terms[counts], 0.0)
+        total = bias[rows, tokens]
+        for term in terms.T:
+            total += term
+        bias[rows, tokens] = total
 
 
 def _ask(ask: Callable[[Any], Any], ids: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ whatever a sampler revealed, edited or masked again, the bias follows from the t
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -26,6 +27,10 @@ from dllmark.triton_here import has_triton
 
 if TYPE_CHECKING:
     from dllmark.kernel_hash import DeviceKey
+
+Contenders = Callable[[Tensor], Tensor | None]
+"""From the most that logits can gain at each position, [B, K], to the tokens whose bias matters,
+[B, K, V]; None for all."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +105,6 @@ class Watermark:
         self._keys: dict[torch.device, DeviceKey] = {}
 
     @property
-    def most(self) -> float:
-        """The most that a token's logit can gain."""
-        return self.delta * (2 if self.strategy.backward else 1)
-
-    @property
     def on_device(self) -> bool:
         """Whether `bias` works where the logits are and waits for nothing after its first call.
 
@@ -136,16 +136,16 @@ class Watermark:
         logits: Tensor,
         positions: Tensor,
         rows: Tensor | None = None,
-        contenders: Tensor | None = None,
+        contenders: Contenders | None = None,
     ) -> Tensor:
         """Return the biased logits [B, K, V] of the positions to fill.
 
-        tokens      [B, L]     the sequence as it is: prompt, text so far, masks, padding
-        revealed    [B, L]     False only where the model has yet to write
-        logits      [B, R, V]  of the sequence, or of those of its positions named by `rows`
-        positions   [B, K]     the positions to fill; -1 where a sequence fills fewer than others
-        rows        [B, R]     the positions that `logits` covers, if not all of them in order
-        contenders  [B, K, V]  the tokens whose bias matters: others may be left without
+        tokens     [B, L]     the sequence as it is: prompt, text so far, masks, padding
+        revealed   [B, L]     False only where the model has yet to write
+        logits     [B, R, V]  of the sequence, or of those of its positions named by `rows`
+        positions  [B, K]     the positions to fill; -1 where a sequence fills fewer than others
+        rows       [B, R]     the positions that `logits` covers, if not all of them in order
+        contenders            says which tokens' bias matters: others may be left without
 
         Positions of one call see each other as unrevealed (`turns` parts them). A neighbour outside
         the sequence, a special token, or an unrevealed one without logits gives no term.
@@ -175,7 +175,7 @@ class Watermark:
         logits: Tensor,
         positions: Tensor,
         rows: Tensor | None,
-        contenders: Tensor | None,
+        contenders: Contenders | None,
     ) -> Tensor:
         """Return the biased logits by the kernels, which check on the GPU what they are given."""
         from dllmark import kernels
@@ -210,7 +210,7 @@ class Watermark:
         positions: Tensor,
         rows: Tensor | None,
         green: GreenList,
-        contenders: Tensor | None,
+        contenders: Contenders | None,
     ) -> Tensor:
         """Return the biased logits by torch alone, term by term in the order of the kernels.
 
@@ -221,19 +221,24 @@ class Watermark:
         scored = self._scored(logits)
         chosen = logits[_texts(row), row.clamp(min=0)]
         bias = torch.zeros(chosen.shape, dtype=torch.float32, device=logits.device).flatten(0, 1)
-        total = bias.new_zeros(len(bias))
         steps = (-1, +1) if self.strategy.backward else (-1,)
         beside = [torch.where(positions >= 0, positions + step, -1) for step in steps]
         found, pull = self._neighbours(tokens, revealed, logits, rows, torch.cat(beside, 1))
         pull = self.delta * torch.where(scored[found], pull, 0.0)
-        sides = zip(steps, found.chunk(len(steps), 1), pull.chunk(len(steps), 1), strict=True)
-        for step, side, strength in sides:
+        strengths = pull.chunk(len(steps), 1)
+        total = torch.zeros(positions.shape, dtype=torch.float32, device=logits.device)
+        for weight in (weight for strength in strengths for weight in strength.unbind(-1)):
+            total += weight
+        some = None
+        if contenders is not None and logits.device.type == "cpu":
+            some = contenders(total)
+        for step, side, strength in zip(steps, found.chunk(len(steps), 1), strengths, strict=True):
             ids, weights = side.flatten(0, 1), strength.flatten(0, 1)
-            if contenders is None or logits.device.type != "cpu":
-                add(bias, total, green.rows if step < 0 else green.columns, ids, weights)
+            if some is None:
+                add(bias, green.rows if step < 0 else green.columns, ids, weights)
             else:
-                add_some(bias, total, green, step, ids, weights, contenders.flatten(0, 1))
-        bias = torch.where(scored, bias, (self.identity.gamma * total)[:, None])
+                add_some(bias, green, step, ids, weights, some.flatten(0, 1))
+        bias = torch.where(scored, bias, (self.identity.gamma * total).view(-1, 1))
         exact = torch.promote_types(logits.dtype, torch.float32)
         return (chosen.to(exact) + bias.view(chosen.shape)).to(logits.dtype)
 

@@ -186,13 +186,18 @@ class Block(nn.Module):
         rotation: Pair,
         mask: Tensor | None,
         kept: Kept | None = None,
+        rows: Tensor | None = None,
     ) -> Pair:
         """Return the stream [B, L, D] and what is to be added to it, from those of the last block.
 
-        A sum waits for the norm that needs it: a GPU does both in one go.
+        A sum waits for the norm that needs it: a GPU does both in one go. If only some `rows`
+        [B, R] are needed after this block, only these are fed forward, and returned.
         """
         x, normed = self.attention_norm(x, added)
-        x, normed = self.mlp_norm(x, self.attention(normed, rotation, mask, kept))
+        mixed = self.attention(normed, rotation, mask, kept)
+        if rows is not None:
+            x, mixed = pick(x, rows), pick(mixed, rows)
+        x, normed = self.mlp_norm(x, mixed)
         return x, self.down(swiglu(self.gate(normed), self.up(normed)))
 
 
@@ -235,20 +240,23 @@ class Transformer(nn.Module):
             at = torch.cat([at[:1] - 1, at])
         rotation = rotary_angles(self.config, at)
         mask = None if attended is None else attended[:, None, None, :]
+        if self.config.shifted:
+            rows = everywhere.expand(tokens.shape) if rows is None else rows
+            rows = (rows - 1).clamp(min=0)
+        needed = None if rows is None else rows - at[0]
         x, added = self.embedding(tokens.index_select(1, at)), None
         for number, block in enumerate(self.blocks):
             kept = None if cache is None else Kept(cache, number, at)
-            x, added = block(x, added, rotation, mask, kept)
-        x = x + added
-        if self.config.shifted and rows is None:
-            rows = everywhere.expand(tokens.shape)
-        if rows is not None:
-            source = (rows - 1).clamp(min=0) if self.config.shifted else rows
-            source = source - at[0]
-            x = x.gather(1, source[..., None].expand(-1, -1, x.shape[-1]))
-        _, normed = self.norm(x)
+            last = number == len(self.blocks) - 1
+            x, added = block(x, added, rotation, mask, kept, needed if last else None)
+        _, normed = self.norm(x, added)
         logits: Tensor = self.head(normed)
         return logits
+
+
+def pick(x: Tensor, rows: Tensor) -> Tensor:
+    """Return the rows [B, R] of [B, L, D]."""
+    return x.gather(1, rows[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def rotary_angles(config: Config, at: Tensor) -> Pair:

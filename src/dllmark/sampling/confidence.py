@@ -49,13 +49,13 @@ def draw(tempered: Tensor, noise: Tensor | None) -> Tensor:
 
 
 def contenders(
-    sampler: Sampler, logits: Tensor, noise: Tensor | None, most: float
+    sampler: Sampler, logits: Tensor, noise: Tensor | None, most: Tensor
 ) -> Tensor | None:
-    """Return [..., V]: the tokens that `draw` may return once logits have gained up to `most`.
+    """Return [..., V]: what `draw` may return once the logits have gained up to `most` [...].
 
     None where it could be any: what top_p and top_k leave depends on all logits.
 
-    >>> contenders(Llada(), torch.tensor([1.0, 3.5, 4.0]), None, most=2.0).tolist()
+    >>> contenders(Llada(), torch.tensor([1.0, 3.5, 4.0]), None, torch.tensor(2.0)).tolist()
     [False, True, True]
     """
     if sampler.top_p < 1 or (isinstance(sampler, Dream) and sampler.top_k is not None):
@@ -63,7 +63,8 @@ def contenders(
     score = temper(sampler, logits)
     score = score if noise is None else score - noise
     reach = most / sampler.temperature if sampler.temperature > 0 else most
-    return ~(score < score.amax(-1, keepdim=True) - 1.001 * reach - 1e-3)  # NaN contends
+    least = score.amax(-1, keepdim=True) - 1.001 * reach[..., None] - 1e-3
+    return ~(score < least)  # NaN contends
 
 
 def confidence(

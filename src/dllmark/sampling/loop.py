@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -191,9 +192,7 @@ class Writer:
         canvas, some = self.canvas, None
         if logits.device.type == "cpu" or self.watermark.strategy.stand_in == "expectation":
             beside = None if noise is None else self._at(positions, noise)
-            some = contenders(
-                self.sampler, self._at(positions, logits), beside, self.watermark.most
-            )
+            some = partial(contenders, self.sampler, self._at(positions, logits), beside)
         return self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows, some)
 
     def _predict(self, rows: Tensor, part: int | None) -> Tensor:
