@@ -1,6 +1,7 @@
 """A checkpoint is loaded whole and exactly, or refused with a message that says what is wrong."""
 
 import json
+import subprocess
 import sys
 
 import huggingface_hub
@@ -187,6 +188,16 @@ def test_no_file_but_config_tokenizer_and_weights_is_opened(folder):
     assert opened <= {"config.json", "tokenizer.json", "model.safetensors"}
     assert "config.json" in opened
     assert "modeling_llada" not in sys.modules
+
+
+def test_the_compiler_of_torch_which_takes_seconds_to_import_is_not_needed():
+    code = (
+        "import sys; from dllmark import generate, load_model\n"
+        "generate(load_model('embedded'), ['Why?'], None, tokens=32)\n"
+        "print('torch._dynamo' in sys.modules, 'sympy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_only_data_files_of_a_repository_on_the_hub_are_downloaded(folder, monkeypatch):

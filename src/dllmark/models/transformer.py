@@ -213,7 +213,9 @@ class Transformer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        # nn.Embedding's own numbers, on the meta device, take seconds: they import torch's compiler
+        numbers = torch.empty(config.vocab_size, config.width).uniform_(-1, 1)
+        self.embedding = nn.Embedding(config.vocab_size, config.width, _weight=numbers)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = Norm(config.width, config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
