@@ -46,17 +46,20 @@ def add_some(
     weights: Tensor,
     contenders: Tensor,
 ) -> None:
-    """Do what `add` does for the contenders [N, V] alone; `step` is the neighbour's direction."""
+    """Do what `add` does for the contenders [N, V] alone, on a CPU.
+
+    `step` is the neighbour's direction. Of each contender all candidates are coloured in one go.
+    """
     at_once = max(1, rows_at_once(bias) // ids.shape[1])
-    for part in torch.split(torch.arange(len(bias), device=bias.device), at_once):
+    for part in torch.split(torch.arange(len(bias)), at_once):
         rows, tokens = contenders[part].nonzero(as_tuple=True)
         rows = part[rows]
         beside, terms = ids[rows], weights[rows]
         counts = terms != 0
         here = tokens[:, None].expand_as(beside)
         pair = (beside, here) if step < 0 else (here, beside)
-        found = torch.from_numpy(green.pairs(*(side[counts].cpu().numpy() for side in pair)))
-        terms[counts] = torch.where(found.to(bias.device), terms[counts], 0.0)
+        found = torch.from_numpy(green.pairs(*(side[counts].numpy() for side in pair)))
+        terms[counts] = torch.where(found, terms[counts], 0.0)
         total = bias[rows, tokens]
         for term in terms.T:
             total += term
