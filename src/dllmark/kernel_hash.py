@@ -3,12 +3,10 @@
 It lies in the device's memory: Triton keeps what it compiles on disk and must not know the key.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-
 import numpy as np
 import torch
-import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
-import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from dllmark.key import WatermarkKey

@@ -7,7 +7,7 @@ import functools
 def has_triton() -> bool:
     """Return whether there is a Triton that compiles the kernels: 3.4 or later."""
     try:
-        import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        import triton
     except ImportError:
         return False
     major, minor = triton.__version__.split(".")[:2]

@@ -9,11 +9,9 @@ the model's number format and computes in float32, so it rounds less often than 
 here waits for the GPU, and nothing is compiled again for another batch or length.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-
 import torch
-import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
-import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
