@@ -199,6 +199,7 @@ UNLOADED = {  # arguments that are refused before a model is loaded
     "wrong key": (["A", "--key", "other"], "is for the tokenizer embedded, but"),
     "strategy": (["A", "--key", "k", "--strategy", "magic"], "no strategy 'magic': choose one of"),
     "delta": (["A", "--key", "k", "--delta", "-1"], "is at least 0; got -1.0"),
+    "large delta": (["A", "--key", "k", "--delta", "1e39"], "at most 1000; got 1e+39"),
     "steps": (["A", "--key", "k", "--steps", "30"], "take 4, 8, 12 … steps, not 30"),
     "tokens": (["A", "--key", "k", "--tokens", "100"], "do not fill blocks of 32; write 128"),
     "no tokens": (["A", "--key", "k", "--tokens", "0"], "at least 1; got 0"),

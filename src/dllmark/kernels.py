@@ -9,18 +9,16 @@ Nothing here waits for the GPU or copies to it, so a CUDA graph can hold the who
 one order and `enable_fp_fusion` is off, so that the bits are those of the torch path.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
-import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from dllmark.kernel_hash import DeviceKey, siphash, word
 from dllmark.standins import FARTHEST, ONE, POWER_OF_TWO
+from dllmark.terms import Contenders
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """The logits that the kernels take."""
@@ -48,7 +46,7 @@ def bias(
     logits: Tensor,
     positions: Tensor,
     rows: Tensor | None,
-    contenders: Callable[[Tensor], Tensor | None] | None,
+    contenders: Contenders | None,
     *,
     key: DeviceKey,
     scored: Tensor,

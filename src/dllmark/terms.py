@@ -14,6 +14,10 @@ from torch import Tensor
 
 from dllmark.greenlist import GreenList, HashedGreenList
 
+Contenders = Callable[[Tensor], Tensor | None]
+"""From the most that logits can gain at each position, [B, K], to the tokens whose bias matters,
+[B, K, V]; None for all."""
+
 HASHED_AT_ONCE = 1 << 22
 """Pairs coloured at a time, which bounds the memory a step needs beside its logits."""
 

@@ -9,7 +9,6 @@ whatever a sampler revealed, edited or masked again, the bias follows from the t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,20 +16,19 @@ import torch
 from torch import Tensor
 
 from dllmark import defaults
-from dllmark.errors import DllmarkError, MismatchError
+from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.greenlist import GreenList, HashedGreenList
 from dllmark.key import Identity, WatermarkKey
 from dllmark.standins import comparable, likeliest, probabilities
-from dllmark.terms import add, add_some, rows_at_once
+from dllmark.terms import Contenders, add, add_some, rows_at_once
 from dllmark.text import Tokenizer, load_tokenizer
 from dllmark.triton_here import has_triton
 
 if TYPE_CHECKING:
     from dllmark.kernel_hash import DeviceKey
 
-Contenders = Callable[[Tensor], Tensor | None]
-"""From the most that logits can gain at each position, [B, K], to the tokens whose bias matters,
-[B, K, V]; None for all."""
+MOST_DELTA = 1000.0
+"""No logit withstands it, and twice as much is still a number in every format."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,7 @@ class Watermark:
     ) -> None:
         if strategy not in STRATEGIES:
             raise DllmarkError(f"no strategy {strategy!r}: choose one of {', '.join(STRATEGIES)}")
-        if not 0 <= delta < float("inf"):
-            raise DllmarkError(f"delta is added to green tokens and is at least 0; got {delta}")
+        check_delta(delta)
         if candidates < 1:
             raise DllmarkError(f"an expectation needs at least 1 candidate; got {candidates}")
         if isinstance(source, WatermarkKey):
@@ -317,6 +314,17 @@ class Watermark:
                 scored[: self.tokenizer.vocab_size] = torch.from_numpy(self.tokenizer.scored)
                 self._marked[place] = scored.to(place[0])
         return self._marked[place]
+
+
+def check_delta(delta: float) -> None:
+    """Raise `InputError` unless logits can gain so much.
+
+    >>> check_delta(3.0)
+    """
+    if not delta >= 0:
+        raise InputError(f"delta is added to green tokens and is at least 0; got {delta}")
+    if delta > MOST_DELTA:
+        raise InputError(f"delta is added to green tokens, at most {MOST_DELTA:g}; got {delta}")
 
 
 def _takes(logits: Tensor, candidates: int) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from dllmark.detect import Scoring
 from dllmark.errors import InputError
+from dllmark.experiments.paper import DELTA
+from dllmark.watermark import check_delta
 
 METHODS = ("kgw", "predictive", "bidirectional", "predictive-bidirectional")
 """The paper's strategies, in its order."""
@@ -27,7 +29,7 @@ class Setting:
 
     strategy: str | None
     gamma: float = 0.5
-    delta: float = 2.0
+    delta: float = DELTA
     temperature: float = 0.0
     per_step: int = 1
 
@@ -66,7 +68,7 @@ class Protocol:
     block: int = 32
     most_repeats: float = 0.5
     suppress_end: bool = False
-    delta: float = 2.0
+    delta: float = DELTA
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -75,8 +77,7 @@ class Protocol:
             raise InputError(
                 f"{self.scored} tokens cannot be scored of texts of {self.tokens}: score fewer"
             )
-        if not 0 <= self.delta < float("inf"):
-            raise InputError(f"delta is added to green tokens and is at least 0; got {self.delta}")
+        check_delta(self.delta)
 
 
 @dataclass(frozen=True)
