@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from dllmark.detect import Detector
-from dllmark.key import Secret, WatermarkKey
-from dllmark.text import Tokenizer, load_tokenizer
+from dllmark.detection.detector import Detector
+from dllmark.relation.key import Secret, WatermarkKey
+from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
 
 # A slow machine is not a failure, and a commit that passed once passes again. To look for more:
 # pytest --hypothesis-profile=search
@@ -22,9 +22,11 @@ settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile("dllmark")
 
 if importlib.util.find_spec("triton") is None:  # it exists for Linux alone
-    collect_ignore = ["src/dllmark/kernels.py", "src/dllmark/kernel_hash.py",
-                      "src/dllmark/models/fused.py",
-                      "tests/kernel_cases.py", "tests/fused_cases.py", "tests/gpu.py"]  # fmt: skip
+    collect_ignore = [
+        *("src/dllmark/marking/kernels.py", "src/dllmark/marking/kernel_hash.py"),
+        *("src/dllmark/models/fused.py", "tests/support/kernel_cases.py"),
+        *("tests/support/fused_cases.py", "tests/support/gpu.py"),
+    ]
 elif not torch.cuda.is_available():  # for its interpreter, before anything else imports it
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.experimental.gluon  # noqa: F401  a launch would import it, too late
@@ -79,8 +81,8 @@ def _doctest_names(
     """Give the examples in docstrings the names they use."""
     import numpy as np
 
-    from dllmark.key import TokenizerId
-    from dllmark.watermark import Watermark
+    from dllmark.marking.watermark import Watermark
+    from dllmark.relation.key import TokenizerId
 
     doctest_namespace.update(
         np=np,

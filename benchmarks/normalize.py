@@ -20,8 +20,8 @@ from hardware import describe
 
 from dllmark import Detector, Tokenizer, WatermarkKey, load_tokenizer
 from dllmark.attacks.characters import change_spaces, homoglyphs, zero_width
-from dllmark.key import Secret
-from dllmark.normalize import normalize
+from dllmark.detection.normalize import normalize
+from dllmark.relation.key import Secret
 
 RATIOS = (0.05, 0.2, 1.0)
 

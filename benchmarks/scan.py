@@ -145,7 +145,7 @@ class Inside:
 MEASURED = """
 import resource, sys
 from pathlib import Path
-from dllmark.cli import main
+from dllmark.commands.cli import main
 try:
     main()
 finally:

@@ -12,8 +12,8 @@ from tokenizers.models import WordLevel
 from dllmark.models.families import DREAM, LLADA
 from dllmark.models.loading import Model
 from dllmark.models.transformer import Config, Transformer
+from dllmark.relation.tokenizer import Tokenizer
 from dllmark.sampling.loop import Canvas
-from dllmark.text import Tokenizer
 
 PROMPT, TOKENS, BLOCK = 30, 256, 32
 

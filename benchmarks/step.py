@@ -34,11 +34,12 @@ from step_report import page, report
 from torch import Tensor
 
 from dllmark import HashedGreenList, WatermarkKey, load_tokenizer
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.watermark import Watermark
 from dllmark.models.loading import Model
 from dllmark.models.transformer import unfused
 from dllmark.sampling.loop import Canvas, Writer
 from dllmark.sampling.settings import Llada
-from dllmark.watermark import STRATEGIES, Watermark
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -179,7 +180,7 @@ def bias_alone(model: Model, batch: int, watermark: Watermark, *, worst: bool) -
     def work(_: int) -> None:
         for revealed, masked, position in states:
             canvas.revealed = revealed
-            if watermark.strategy.guides:
+            if watermark.strategy.biases_order:
                 writer.lean(masked, logits, None, rows)
             writer.lean(position, logits, None, rows)
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from dllmark import Detector, WatermarkKey, load_tokenizer
+from dllmark.detection.stats import share_interval, threshold
 from dllmark.experiments.runs import Runs, summary
 from dllmark.experiments.settings import RATES, Setting
+from dllmark.marking.strategies import STRATEGIES
 from dllmark.quality.repetition import repeated_ngrams
-from dllmark.stats import share_interval, threshold
-from dllmark.watermark import STRATEGIES
 
 
 def scores(detector: Detector, texts: list[dict[str, Any]], length: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from dllmark.cli import app
+from dllmark.commands.cli import app
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 100

@@ -3,13 +3,14 @@
 import io
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from chat_server import ChatServer
 from samples import marked_text, plain_text
 
-from dllmark.cli import main
+from dllmark.commands.cli import main
 
 
 @dataclass
@@ -75,3 +76,46 @@ def one_core():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def texts(key, tokenizer):
+    """20 texts of 60 words, every fifth marked with the fixed key."""
+    return [
+        marked_text(key, tokenizer, 60, n) if n % 5 == 0 else plain_text(tokenizer, 60, n)
+        for n in range(20)
+    ]
+
+
+@pytest.fixture
+def corpus(tmp_path, texts):
+    """A folder with those texts in files of every kind."""
+    from corpora import make_corpus
+
+    return make_corpus(tmp_path / "corpus", texts)
+
+
+@pytest.fixture
+def chat_server(monkeypatch):
+    """A chat server on this machine."""
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("DLLMARK_API_KEY", raising=False)
+    running = ChatServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def endless(small_tokenizer):
+    """A small model whose texts never end early."""
+    from tiny import tiny_model
+
+    torch.set_num_threads(1)
+    return replace(tiny_model(small_tokenizer), end_ids=())
+
+
+@pytest.fixture
+def scan_environment(monkeypatch):
+    """Undo at the end what a scan in this process says to the tokenizers."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")

@@ -11,5 +11,5 @@ import dllmark
 
 
 def test_texts_and_scores_are_those_of_earlier_versions(key: dllmark.WatermarkKey) -> None:
-    expected = json.loads((Path(__file__).parent / "golden.json").read_text())
+    expected = json.loads((Path(golden.__file__).parent / "golden.json").read_text())
     assert golden.texts(key, dllmark.load_model("embedded")) == expected

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dllmark.quality.perplexity import Judge
-from dllmark.text import Tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 
 ROWS = 32
 """Texts judged together."""

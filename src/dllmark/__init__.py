@@ -10,14 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dllmark.detect import Detection, Detector, Span, TokenMark, Verdict, detect_any
+    from dllmark.detection.detector import Detection, Detector, Span, TokenMark, Verdict, detect_any
     from dllmark.errors import DllmarkError
-    from dllmark.greenlist import BitMatrix, HashedGreenList, ReferenceBitmap
-    from dllmark.key import WatermarkKey
+    from dllmark.marking.strategies import STRATEGIES, Strategy
+    from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import Model, load_model
+    from dllmark.relation.greenlist import BitMatrix, HashedGreenList, ReferenceBitmap
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
     from dllmark.sampling import Dream, Generation, Llada, Parallel, generate
-    from dllmark.text import Tokenizer, load_tokenizer
-    from dllmark.watermark import STRATEGIES, Strategy, Watermark
 
 __version__ = "0.1.0"
 
@@ -48,14 +49,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "detect": ("Detection", "Detector", "Span", "TokenMark", "Verdict", "detect_any"),
+    "detection.detector": ("Detection", "Detector", "Span", "TokenMark", "Verdict", "detect_any"),
     "errors": ("DllmarkError",),
-    "greenlist": ("BitMatrix", "HashedGreenList", "ReferenceBitmap"),
-    "key": ("WatermarkKey",),
+    "relation.greenlist": ("BitMatrix", "HashedGreenList", "ReferenceBitmap"),
+    "relation.key": ("WatermarkKey",),
     "models.loading": ("Model", "load_model"),
     "sampling": ("Dream", "Generation", "Llada", "Parallel", "generate"),
-    "text": ("Tokenizer", "load_tokenizer"),
-    "watermark": ("STRATEGIES", "Strategy", "Watermark"),
+    "relation.tokenizer": ("Tokenizer", "load_tokenizer"),
+    "marking.strategies": ("STRATEGIES", "Strategy"),
+    "marking.watermark": ("Watermark",),
 }
 
 

@@ -15,9 +15,9 @@ from rich.progress import Progress, ProgressColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dllmark.detect import Detection
+    from dllmark.detection.detector import Detection
+    from dllmark.relation.tokenizer import Tokenizer
     from dllmark.sampling import Step
-    from dllmark.text import Tokenizer
 
 ERROR = 2
 """The exit status of an error; others are verdicts."""

@@ -10,12 +10,12 @@ from dllmark.attacks.endpoint import ATTEMPTS, FAILURES_IN_A_ROW, Endpoint, Endp
 SECRET = "sk-not-for-any-log"
 
 
-def test_the_papers_prompt_is_sent_and_the_answer_returned(server, endpoint):
+def test_the_papers_prompt_is_sent_and_the_answer_returned(chat_server, endpoint):
     assert collected(endpoint().paraphrase(["one text", "{braces} too"])) == {
         0: "ONE TEXT",
         1: "{BRACES} TOO",
     }
-    first = min(server.bodies, key=lambda body: len(body["messages"][0]["content"]))
+    first = min(chat_server.bodies, key=lambda body: len(body["messages"][0]["content"]))
     assert first == {
         "path": "/v1/chat/completions",
         "model": "some-model",
@@ -29,12 +29,12 @@ def test_the_papers_prompt_is_sent_and_the_answer_returned(server, endpoint):
     }
 
 
-def test_the_key_is_sent_and_never_shown(server, endpoint):
+def test_the_key_is_sent_and_never_shown(chat_server, endpoint):
     with_key = endpoint(api_key=SECRET)
     assert SECRET not in repr(with_key)
     collected(with_key.paraphrase(["a"]))
     collected(endpoint().paraphrase(["b"]))
-    assert [headers.get("Authorization") for headers in server.headers] == [
+    assert [headers.get("Authorization") for headers in chat_server.headers] == [
         f"Bearer {SECRET}",
         None,
     ]
@@ -57,21 +57,23 @@ PASSING = {
 
 
 @pytest.mark.parametrize("behaviour", PASSING.values(), ids=PASSING)
-def test_what_may_pass_is_tried_again(server, endpoint, waits, behaviour):
-    server.will(behaviour, behaviour)
+def test_what_may_pass_is_tried_again(chat_server, endpoint, waits, behaviour):
+    chat_server.will(behaviour, behaviour)
     assert collected(endpoint().paraphrase(["text"])) == {0: "TEXT"}
-    assert (server.texts, waits) == (["text"] * 3, [1.0, 2.0])
+    assert (chat_server.texts, waits) == (["text"] * 3, [1.0, 2.0])
 
 
-def test_a_server_that_does_not_answer_is_asked_again(server, endpoint, waits):
-    server.will(server.hang)
+def test_a_server_that_does_not_answer_is_asked_again(chat_server, endpoint, waits):
+    chat_server.will(chat_server.hang)
     assert collected(endpoint(timeout=0.5).paraphrase(["text"])) == {0: "TEXT"}
     assert waits[0] == 1.0
 
 
-def test_waits_double_up_to_a_minute_with_jitter_and_then_the_text_is_given_up(server, endpoint):
+def test_waits_double_up_to_a_minute_with_jitter_and_then_the_text_is_given_up(
+    chat_server, endpoint
+):
     waits = []
-    server.will(*[send(500)] * ATTEMPTS)
+    chat_server.will(*[send(500)] * ATTEMPTS)
     results = collected(endpoint(sleep=waits.append, jitter=lambda: 0.5).paraphrase(["a"]))
     assert results == {0: GivenUp(f"it answered 500, {ATTEMPTS} times")}
     assert waits == [0.75 * 2**attempt for attempt in range(ATTEMPTS - 1)]
@@ -88,15 +90,15 @@ ASKED = {
 
 
 @pytest.mark.parametrize(("value", "wait"), ASKED.values(), ids=ASKED)
-def test_retry_after_is_honoured(server, endpoint, waits, value, wait):
+def test_retry_after_is_honoured(chat_server, endpoint, waits, value, wait):
     noon = 1794744000.0  # 2026-11-15 12:00 UTC
-    server.will(send(429, Retry_After=value))
+    chat_server.will(send(429, Retry_After=value))
     collected(endpoint(now=lambda: noon).paraphrase(["text"]))
     assert waits == [wait]
 
 
-def test_nobody_waits_an_hour(server, endpoint, waits):
-    server.will(send(429, Retry_After="3600"))
+def test_nobody_waits_an_hour(chat_server, endpoint, waits):
+    chat_server.will(send(429, Retry_After="3600"))
     with pytest.raises(EndpointError, match="asks to wait 3600 s: run again then"):
         collected(endpoint().paraphrase(["text"]))
     assert waits == []
@@ -115,53 +117,53 @@ HOPELESS = {
 
 @pytest.mark.parametrize(("behaviour", "reason"), HOPELESS.values(), ids=HOPELESS)
 def test_a_text_that_cannot_be_paraphrased_does_not_stop_the_others(
-    server, endpoint, behaviour, reason
+    chat_server, endpoint, behaviour, reason
 ):
-    server.will(behaviour)
+    chat_server.will(behaviour)
     results = collected(endpoint().paraphrase(["a", "b", "c"], concurrency=1))
     assert reason in results.pop(0).reason
     assert results == {1: "B", 2: "C"}
-    assert len(server.texts) == 3
+    assert len(chat_server.texts) == 3
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302, 308])
-def test_a_refusal_stops_the_run_at_once_and_tells_no_key(server, endpoint, waits, status):
+def test_a_refusal_stops_the_run_at_once_and_tells_no_key(chat_server, endpoint, waits, status):
     elsewhere = ChatServer()
-    server.will(send(status, b"sent: " + SECRET.encode(), Location=f"{elsewhere.url}/x"))
+    chat_server.will(send(status, b"sent: " + SECRET.encode(), Location=f"{elsewhere.url}/x"))
     with pytest.raises(EndpointError, match=f"answered {status}") as raised:
         collected(endpoint(api_key=SECRET).paraphrase(["a", "b"], concurrency=1))
     elsewhere.close()
     assert SECRET not in str(raised.value)
-    assert (len(server.texts), elsewhere.texts, waits) == (1, [], [])
+    assert (len(chat_server.texts), elsewhere.texts, waits) == (1, [], [])
 
 
-def test_texts_failing_in_a_row_stop_the_run(server, endpoint):
-    server.will(*[send(400)] * 10)
+def test_texts_failing_in_a_row_stop_the_run(chat_server, endpoint):
+    chat_server.will(*[send(400)] * 10)
     found = []
     with pytest.raises(EndpointError, match="5 texts in a row got no paraphrase"):
         found.extend(endpoint().paraphrase(["a"] * 20, concurrency=1))
-    assert len(found) == len(server.texts) == FAILURES_IN_A_ROW
+    assert len(found) == len(chat_server.texts) == FAILURES_IN_A_ROW
 
 
-def test_failures_between_answers_do_not(server, endpoint):
-    server.will(*[send(400), answer] * 8)
+def test_failures_between_answers_do_not(chat_server, endpoint):
+    chat_server.will(*[send(400), answer] * 8)
     results = collected(endpoint().paraphrase(["a"] * 16, concurrency=1))
     assert sum(isinstance(result, GivenUp) for result in results.values()) == 8
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_no_more_requests_are_made_than_allowed_and_no_answer_is_lost(
-    server, endpoint, concurrency
+    chat_server, endpoint, concurrency
 ):
-    server.will(send(500), answer, answer)
+    chat_server.will(send(500), answer, answer)
     found = []
     with pytest.raises(EndpointError, match="all 7 requests of --max-requests are used"):
         found.extend(endpoint(max_requests=7).paraphrase(["a"] * 50, concurrency))
-    assert len(server.texts) == 7
+    assert len(chat_server.texts) == 7
     assert [answer for _, answer in found] == ["A"] * 6
 
 
-def test_as_many_requests_are_under_way_as_asked_for(server, endpoint):
+def test_as_many_requests_are_under_way_as_asked_for(chat_server, endpoint):
     together, lock, now, most = threading.Barrier(4), threading.Lock(), 0, 0
 
     def answer_together(handler, text):
@@ -174,16 +176,16 @@ def test_as_many_requests_are_under_way_as_asked_for(server, endpoint):
             now -= 1
         answer(handler, text)
 
-    server.will(*[answer_together] * 12)
+    chat_server.will(*[answer_together] * 12)
     texts = [f"t{number}" for number in range(12)]
     results = collected(endpoint().paraphrase(texts, concurrency=4))
     assert results == {number: text.upper() for number, text in enumerate(texts)}
     assert most == 4
 
 
-def test_an_empty_text_costs_no_request(server, endpoint):
+def test_an_empty_text_costs_no_request(chat_server, endpoint):
     assert collected(endpoint().paraphrase(["", " \n"])) == {0: "", 1: " \n"}
-    assert server.texts == []
+    assert chat_server.texts == []
 
 
 def test_a_server_that_is_gone_is_said_to_be():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from samples import marked_text
 
 from dllmark.attacks.tokens import TOKEN_ATTACKS, delete, insert, ordinary, substitute, swap
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 
 VOCABULARY = np.array([100, 101, 102])

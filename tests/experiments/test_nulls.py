@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments import nulls as module
 from dllmark.experiments.nulls import nulls
-from dllmark.key import Secret, WatermarkKey
+from dllmark.relation.key import Secret, WatermarkKey
 
 
 def random_texts(tokenizer, count, length):

@@ -14,7 +14,7 @@ from dllmark.experiments.on_ray import OnRay, _shares
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.experiments.writing import Local
 from dllmark.models.loading import load_model
-from dllmark.text import load_tokenizer
+from dllmark.relation.tokenizer import load_tokenizer
 
 ray = pytest.importorskip("ray", reason="pip install 'dllmark[ray]'")
 

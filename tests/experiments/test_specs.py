@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from dllmark.attacks.endpoint import GivenUp
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 from dllmark.experiments import paper, specs
 from dllmark.experiments.lab import Kept, Lab
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.experiments.writing import Local
-from dllmark.watermark import STRATEGIES
+from dllmark.marking.strategies import STRATEGIES
 
 PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 
 
 @pytest.fixture(autouse=True, scope="package")

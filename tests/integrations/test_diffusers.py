@@ -9,7 +9,7 @@ from toys import END, MASK, PROMPT, narrow, small_toy
 
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
 from dllmark.integrations.diffusers import scheduler
-from dllmark.watermark import Watermark
+from dllmark.marking.watermark import Watermark
 
 diffusers = pytest.importorskip("diffusers", "0.42", reason="diffusers 0.42 needs Python 3.11")
 

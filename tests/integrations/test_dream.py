@@ -8,7 +8,7 @@ from toys import MASK, PROMPT, DreamStandIn
 
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.integrations import dream
-from dllmark.watermark import Watermark
+from dllmark.marking.watermark import Watermark
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import torch
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
 from dllmark.integrations import marking
 from dllmark.integrations.marking import Marker, engine
-from dllmark.watermark import STRATEGIES, Watermark
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.watermark import Watermark
 
 PAD, MASK = 0, 2
 

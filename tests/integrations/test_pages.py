@@ -70,7 +70,7 @@ def test_diffusers(run, toy):
     pytest.importorskip("diffusers", "0.42", reason="diffusers 0.42 needs Python 3.11")
     from transformers import PreTrainedTokenizerFast
 
-    from dllmark.text import EMBEDDED
+    from dllmark.relation.tokenizer import EMBEDDED
 
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(EMBEDDED), mask_token="<|mask|>", eos_token="<|endoftext|>"

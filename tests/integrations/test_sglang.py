@@ -11,9 +11,9 @@ from toys import MASK, narrow, small_toy
 
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
 from dllmark.integrations import sglang
-from dllmark.key import WatermarkKey
-from dllmark.text import load_tokenizer
-from dllmark.watermark import Watermark
+from dllmark.marking.watermark import Watermark
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import load_tokenizer
 
 PROMPTS = [torch.tensor([5, 9, 17, 4, 30]), torch.tensor([6, 8, 20, 21, 3])]
 NAMES = ["DLLMarkLowConfidence", "DLLMarkJointThreshold"]

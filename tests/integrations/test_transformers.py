@@ -8,7 +8,7 @@ from siphash24 import siphash24
 from toys import PROMPT, llada_generate, small_toy
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
 from dllmark.integrations.torch import watermarked
 from dllmark.integrations.transformers import processor

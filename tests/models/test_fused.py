@@ -188,7 +188,7 @@ def test_torch_compile_gets_torch(monkeypatch):
 @pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU to run on")
 def test_they_compile_for_a_gpu_once_and_read_many_numbers_at_a_time(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
-    script = Path(__file__).parents[1] / "compile_fused.py"
+    script = Path(__file__).parents[1] / "support" / "compile_fused.py"
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, check=True, env=environment

@@ -4,11 +4,11 @@ import pytest
 import torch
 from tiny import PROMPTS, padded, tiny_model, written
 
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError
+from dllmark.marking.watermark import Watermark
 from dllmark.models.transformer import Cache
 from dllmark.sampling import Dream, Llada, Parallel, generate
-from dllmark.watermark import Watermark
 
 SAMPLERS = {
     "llada": lambda cache: Llada(steps=16, block_length=8, temperature=0.7, cache=cache),

@@ -4,10 +4,10 @@ import pytest
 import torch
 from tiny import PROMPTS, forbid, order_of, padded, scripted_model, steps_of, tiny_model, written
 
+from dllmark.marking.watermark import Watermark
 from dllmark.sampling import Dream
 from dllmark.sampling.choice import highest
 from dllmark.sampling.confidence import confidence, draw, draw_noise, keep_likeliest, temper
-from dllmark.watermark import Watermark
 
 ORDERS = ["origin", "maskgit_plus", "topk_margin", "entropy"]
 

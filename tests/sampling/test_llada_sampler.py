@@ -18,11 +18,12 @@ from tiny import (
     written,
 )
 
-from dllmark.greenlist import HashedGreenList
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.watermark import Watermark
+from dllmark.relation.greenlist import HashedGreenList
 from dllmark.sampling import Llada
 from dllmark.sampling.confidence import confidence
 from dllmark.sampling.schedule import even_target
-from dllmark.watermark import STRATEGIES, Watermark
 
 
 def nucleus(logits, top_p):
@@ -156,7 +157,7 @@ def naive_turns(model, x, watermark, each):
     while (masked := x == MASK).any():
         logits = forbid(model, model.transformer(x))
         certain = logits.log_softmax(-1).amax(-1)
-        if watermark.strategy.guides:
+        if watermark.strategy.biases_order:
             for at in range(x.shape[1]):
                 one = watermark.bias(x, ~masked, logits, torch.tensor([[at]]))
                 certain[0, at] = logits[0, at].log_softmax(-1)[one[0, 0].argmax()]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny import END, MASK, PROMPTS, order_of, scripted_model, steps_of, written
 
+from dllmark.marking.watermark import Watermark
 from dllmark.sampling import Llada, Parallel
-from dllmark.watermark import Watermark
 
 
 def revealed_each_step(steps):

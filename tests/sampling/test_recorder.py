@@ -4,10 +4,11 @@ import pytest
 import torch
 from tiny import PROMPTS, tiny_model
 
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.watermark import Watermark
 from dllmark.sampling import Dream, Llada, Parallel, generate, loop
 from dllmark.sampling.recorder import Recorder
-from dllmark.watermark import STRATEGIES, Watermark
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

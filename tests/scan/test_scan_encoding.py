@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dllmark.relation.tokenizer import PIECE, Tokenizer
 from dllmark.scan import encoding
 from dllmark.scan.encoding import DIFFERENT, PROVED, Encoder, fast_tokenizer
-from dllmark.text import PIECE, Tokenizer
 
 pytest.importorskip("fastokens", reason="pip install 'dllmark[scan]'")
 

@@ -16,16 +16,16 @@ import pytest
 from corpora import FIXED_TIME, errors, lines, rows, tree
 from processes import feed, make_pipe, open_when_read, reader_of
 
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, InputError
-from dllmark.key import Secret, WatermarkKey
+from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.scan import work
 from dllmark.scan.reading import Columns
 from dllmark.scan.run import Engine, Scan
 from dllmark.scan.work import Job
 
-HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+SUPPORT = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{SUPPORT}{os.pathsep}{SUPPORT.parent}"}
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and named pipes")
 
@@ -103,7 +103,13 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(scan, corpus, tmp_path
 @linux
 def test_killed_at_any_moment_it_continues_to_the_same_bytes(scan, corpus, tmp_path, key_file):
     scan(corpus / "a.jsonl", to="whole")
-    command = [sys.executable, HERE / "kill_everywhere.py", corpus / "a.jsonl", key_file, tmp_path]
+    command = [
+        sys.executable,
+        SUPPORT / "kill_everywhere.py",
+        corpus / "a.jsonl",
+        key_file,
+        tmp_path,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -128,7 +134,7 @@ def start(piped, key_file, tmp_path):
 
     def start(folder="out"):
         os.utime(piped[1], (FIXED_TIME, FIXED_TIME))
-        command = [HERE / "small_shards.py", key_file, tmp_path / folder, 2, 1, *piped]
+        command = [SUPPORT / "small_shards.py", key_file, tmp_path / folder, 2, 1, *piped]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([sys.executable, *map(str, command)], env=ENVIRONMENT, **pipes)
 
@@ -206,7 +212,7 @@ def test_a_full_disk_leaves_no_half_file(corpus, key_file, tmp_path, scan):
         "del sys.argv[0]\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    command = [HERE / "small_shards.py", key_file, tmp_path / "out", 1, 6000, corpus]
+    command = [SUPPORT / "small_shards.py", key_file, tmp_path / "out", 1, 6000, corpus]
     command = [sys.executable, "-c", code, *map(str, command)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 1

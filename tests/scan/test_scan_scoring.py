@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from samples import marked_text
 
-from dllmark.detect import count_pairs, detect_any
+from dllmark.detection.detector import count_pairs, detect_any
 from dllmark.errors import InputError, MismatchError, TokenizerError
-from dllmark.greenlist import HashedGreenList
-from dllmark.key import Secret, TokenizerId, WatermarkKey
+from dllmark.relation.greenlist import HashedGreenList
+from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 from dllmark.scan.scoring import Scorer
 
 

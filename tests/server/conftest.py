@@ -5,7 +5,7 @@ import logging
 import pytest
 from serving import Gate, serving, tiny_model
 
-from dllmark.key import Secret, WatermarkKey
+from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.server.service import Service
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from dllmark.errors import InputError, MismatchError
-from dllmark.key import Secret, WatermarkKey
+from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.server.access import Tokens, is_loopback, is_own_name, read_tokens
 from dllmark.server.limits import Limits, RateLimit
 from dllmark.server.refusal import Refusal

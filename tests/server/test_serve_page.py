@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from serving import Gate, serving
 
-from dllmark import Detector, defaults, load_model
+from dllmark import Detector, load_model
+from dllmark.marking.strategies import DEFAULT
 from dllmark.server.access import Tokens
 from dllmark.server.limits import Limits
 from dllmark.server.service import Service
@@ -258,8 +259,8 @@ def test_the_api_is_described_without_other_hosts(browser, server):
 
 def test_the_page_starts_from_the_packages_defaults(browser, server):
     with opened(browser, server.url) as page:
-        expect(page.get_by_label("Strategy")).to_have_value(defaults.STRATEGY)
-        expect(page.get_by_label("δ, bias")).to_have_value(f"{defaults.DELTA:g}")
+        expect(page.get_by_label("Strategy")).to_have_value(DEFAULT.name)
+        expect(page.get_by_label("δ, bias")).to_have_value(f"{DEFAULT.default_delta:g}")
 
 
 def test_the_page_fits_a_phone(browser, server, marked):

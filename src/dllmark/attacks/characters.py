@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dllmark.attacks.tokens import check_ratio
+from dllmark.detection.normalize import LOOKALIKES, ZERO_WIDTH
 from dllmark.errors import InputError
-from dllmark.normalize import LOOKALIKES, ZERO_WIDTH
 
 SPACES = ("  ", "\n", "\t", "\u00a0", "\u2009")
 """What may replace a space: two of them, a line end, a tab, one that does not break, a thin one."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dllmark.attacks.endpoint import GivenUp
-from dllmark.documents import open_input
+from dllmark.detection.documents import open_input
 from dllmark.errors import InputError
 from dllmark.files import append_line, atomic_write, whole_lines
 from dllmark.terminal import progress_bar

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dllmark.errors import InputError
-from dllmark.text import Ids, Tokenizer
+from dllmark.relation.tokenizer import Ids, Tokenizer
 
 
 def delete(ids: Ids, ratio: float, rng: np.random.Generator, vocabulary: Ids) -> Ids:

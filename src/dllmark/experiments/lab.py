@@ -17,17 +17,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dllmark.detect import Detector, Scoring
+from dllmark.detection.detector import Detector, Scoring
 from dllmark.errors import InputError
 from dllmark.experiments import runs
 from dllmark.experiments.runs import Runs, Written
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.experiments.writing import Batch, Record, Writer
 from dllmark.files import append_line, atomic_write, whole_lines, writable
-from dllmark.key import WatermarkKey
 from dllmark.quality.perplexity import Judge, load_judge, perplexities
 from dllmark.quality.repetition import repeated_ngrams
-from dllmark.text import Tokenizer
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import Tokenizer
 
 Floats = NDArray[np.float64]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dllmark.detect import Detector
+from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.report import Report, Row, rate_cells
 from dllmark.experiments.settings import SCORINGS
-from dllmark.key import WatermarkKey
-from dllmark.text import Tokenizer
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import Tokenizer
 
 NOMINAL = (0.05, 0.01, 0.001, 0.0001)
 LENGTHS = (25, 50, 100, 200, 400)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dllmark.errors import DllmarkError, InputError
 from dllmark.experiments.settings import Dataset
-from dllmark.text import Tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 
 PREFIX = 30
 """The tokens of a C4 document that are given as a prompt."""

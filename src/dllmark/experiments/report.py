@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dllmark.detection.stats import share_interval
 from dllmark.experiments.settings import RATES
 from dllmark.files import atomic_write, writable
-from dllmark.stats import share_interval
 
 Row = dict[str, Any]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dllmark.detect import Scoring
+from dllmark.detection.detector import Scoring
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
-from dllmark.watermark import check_delta
+from dllmark.marking.strategies import check_delta
 
 METHODS = ("kgw", "predictive", "bidirectional", "predictive-bidirectional")
 """The paper's strategies, in its order."""

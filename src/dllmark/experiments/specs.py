@@ -18,7 +18,8 @@ import numpy as np
 from dllmark.attacks.records import Answers, complete
 from dllmark.attacks.records import Record as Text
 from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
-from dllmark.detect import Detector, Scoring
+from dllmark.detection.detector import Detector, Scoring
+from dllmark.detection.stats import threshold
 from dllmark.experiments import paper
 from dllmark.experiments.lab import Floats, Kept, Lab
 from dllmark.experiments.report import Curve, Report, Row, rate_cells
@@ -26,8 +27,7 @@ from dllmark.experiments.runs import summary
 from dllmark.experiments.settings import METHODS, RATES, SCORINGS, Dataset, Setting
 from dllmark.experiments.writing import Record
 from dllmark.files import whole_lines
-from dllmark.stats import threshold
-from dllmark.watermark import STRATEGIES
+from dllmark.marking.strategies import STRATEGIES
 
 GAMMAS = (0.25, 0.5, 0.75)
 DELTAS = (1.0, 2.0, 5.0, 10.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllmark.experiments.settings import Protocol, Setting
-from dllmark.key import WatermarkKey
+from dllmark.relation.key import WatermarkKey
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -71,8 +71,8 @@ class Local:
 
 def write_batch(model: Model, batch: Batch) -> list[Record]:
     """Return the texts of one batch as plain JSON values."""
+    from dllmark.marking.watermark import Watermark
     from dllmark.sampling import generate
-    from dllmark.watermark import Watermark
 
     setting, watermark = batch.setting, None
     if batch.key is not None and setting.strategy is not None:

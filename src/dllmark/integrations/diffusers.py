@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marking import KeyOrPath, Marker, engine
-from dllmark.text import Tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 
 
 def scheduler(

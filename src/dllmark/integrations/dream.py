@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dllmark.integrations.marking import KeyOrPath, Marker
-from dllmark.text import Tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 
 MASK_ID = 151_666
 """The mask of Dream's tokenizer."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from dllmark.errors import DllmarkError
-from dllmark.key import WatermarkKey
-from dllmark.text import Tokenizer
-from dllmark.watermark import Watermark
+from dllmark.marking.watermark import Watermark
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import Tokenizer
 
 KeyOrPath = WatermarkKey | str | Path
 Self = TypeVar("Self", bound="Marker")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marking import Marker, engine
-from dllmark.text import load_tokenizer
+from dllmark.relation.tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
 

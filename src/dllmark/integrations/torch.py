@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marking import KeyOrPath, Marker
-from dllmark.text import Tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marking import KeyOrPath, Marker, engine
-from dllmark.text import Tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 
 
 def processor(key: KeyOrPath, delta: float = 2.0, *, tokenizer: Tokenizer | None = None) -> Any:

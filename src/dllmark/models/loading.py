@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from dllmark import qwen_tokenizer
 from dllmark.errors import ModelError
 from dllmark.models.checkpoint import INDEX, read_json, read_text, read_transformer
 from dllmark.models.families import FAMILIES, Family
 from dllmark.models.transformer import Config, Transformer
-from dllmark.text import Tokenizer
+from dllmark.relation import qwen_tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 
 EMBEDDED = Path(__file__).parent / "embedded"
 

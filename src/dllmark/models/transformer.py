@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from dllmark.triton_here import has_triton
+from dllmark.gpu import has_triton
 
 
 @dataclass(frozen=True)

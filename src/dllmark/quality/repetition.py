@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dllmark.text import Ids
+from dllmark.relation.tokenizer import Ids
 
 
 def repeated_ngrams(ids: Sequence[int] | Ids, n: int = 2) -> float:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dllmark.marking.watermark import Watermark
 from dllmark.models.transformer import Cache
 from dllmark.sampling.choice import choose
 from dllmark.sampling.confidence import (
@@ -33,7 +34,6 @@ from dllmark.sampling.confidence import (
 from dllmark.sampling.recorder import Recorder
 from dllmark.sampling.schedule import at_most, blocks, how_many
 from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
-from dllmark.watermark import Watermark
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -155,14 +155,18 @@ class Writer:
         block = at[: shape.width]
         masked = ~canvas.revealed.index_select(1, block)
         leaned = inside
-        if self.watermark is not None and self.watermark.strategy.guides and by_candidate(sampler):
+        if (
+            self.watermark is not None
+            and self.watermark.strategy.biases_order
+            and by_candidate(sampler)
+        ):
             everywhere = torch.where(masked, block, -1)
             leaned = self.lean(everywhere, logits, noise, rows)
         score = confidence(sampler, inside, leaned, noise, self.model.end_ids, self.generator)
         places = choose(sampler, score, masked, self.count, shape.most)
 
         positions = torch.where(places >= 0, places + self.first, -1)
-        for turn in [positions] if self.watermark is None else self.watermark.turns(positions):
+        for turn in [positions] if self.watermark is None else self.watermark.passes(positions):
             write(canvas, block, turn, self._decide(turn, logits, noise, rows))
 
     def _decide(
@@ -190,7 +194,7 @@ class Writer:
         """
         assert self.watermark is not None
         canvas, some = self.canvas, None
-        if logits.device.type == "cpu" or self.watermark.strategy.stand_in == "expectation":
+        if logits.device.type == "cpu" or self.watermark.strategy.prediction == "expectation":
             beside = None if noise is None else self._at(positions, noise)
             some = partial(contenders, self.sampler, self._at(positions, logits), beside)
         return self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows, some)

@@ -13,11 +13,11 @@ from rich.progress import MofNCompleteColumn, Progress
 from torch import Tensor
 
 from dllmark.errors import DllmarkError, MismatchError
+from dllmark.marking.watermark import Watermark
+from dllmark.relation.tokenizer import Ids
 from dllmark.sampling.loop import Canvas, denoise
 from dllmark.sampling.schedule import check_length
 from dllmark.sampling.settings import Llada, Parallel, Sampler
-from dllmark.text import Ids
-from dllmark.watermark import Watermark
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model

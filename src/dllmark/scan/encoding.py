@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dllmark.text import PIECE, Ids, Tokenizer
+from dllmark.relation.tokenizer import PIECE, Ids, Tokenizer
 
 WORD_END = r"(?![\p{Alphabetic}\p{M}\p{Nd}\p{Pc}²³¹¼½¾])"
 r"""What \b means behind a letter to the engine of `tokenizers`, said to the other one."""
@@ -46,7 +46,7 @@ def one_thread() -> None:
 class Encoder:
     """Encodes many texts into one array, the fastest way that is proved right.
 
-    >>> from dllmark.text import load_tokenizer
+    >>> from dllmark.relation.tokenizer import load_tokenizer
     >>> ids, lengths = Encoder(load_tokenizer("embedded")).encode(["Two words", ""])
     >>> lengths.tolist()
     [2, 0]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllmark.detect import Verdict, count_pairs
+from dllmark.detection.detector import Verdict, count_pairs
+from dllmark.detection.stats import binomial_tail, z_score
 from dllmark.errors import InputError, MismatchError, TokenizerError
-from dllmark.greenlist import HashedGreenList
-from dllmark.key import WatermarkKey
+from dllmark.relation.greenlist import HashedGreenList
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
 from dllmark.scan.encoding import Encoder
-from dllmark.stats import binomial_tail, z_score
-from dllmark.text import Tokenizer, load_tokenizer
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dllmark.detect import Verdict
+from dllmark.detection.detector import Verdict
 from dllmark.files import atomic_write, writable
 
 BINS = 20

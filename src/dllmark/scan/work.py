@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from dllmark.errors import InputError
 from dllmark.files import atomic_write
-from dllmark.key import WatermarkKey
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import load_tokenizer
 from dllmark.scan.encoding import one_thread
 from dllmark.scan.plan import Shard
 from dllmark.scan.reading import Columns, Document, Problem, read_piece
 from dllmark.scan.scoring import Scorer
-from dllmark.text import load_tokenizer
 
 BLOCK_TEXTS = 4096
 BLOCK_CHARACTERS = 1 << 22

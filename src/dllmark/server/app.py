@@ -14,8 +14,9 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from dllmark import __version__, defaults
+from dllmark import __version__
 from dllmark.errors import DllmarkError
+from dllmark.marking.strategies import DEFAULT
 from dllmark.server import detect_api, generate_api, openai_api
 from dllmark.server.access import Tokens
 from dllmark.server.guard import Guard
@@ -135,8 +136,8 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
             keys=[KeyInfo(id=key.id, gamma=key.gamma) for key in service.keys],
             model=service.model_name,
             strategies=list(strategies),
-            strategy=defaults.STRATEGY,
-            delta=defaults.DELTA,
+            strategy=DEFAULT.name,
+            delta=DEFAULT.default_delta,
             limits=vars(service.limits),
         )
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from dllmark import defaults
-from dllmark.greenlist import HashedGreenList
+from dllmark.marking.strategies import DEFAULT, MAX_DELTA
+from dllmark.relation.greenlist import HashedGreenList
 from dllmark.server.detect_api import CoarseEvidence, Evidence
 from dllmark.server.jobs import Job, Writing
 from dllmark.server.service import Service
@@ -43,11 +43,16 @@ class GenerateRequest(BaseModel):
     prompt: Annotated[str, Field(min_length=1)]
     watermark: Annotated[bool, Field(description="false writes without a mark.")] = True
     strategy: Annotated[
-        StrategyName | None, Field(description=f"Which neighbours count; {defaults.STRATEGY}.")
+        StrategyName | None, Field(description=f"Which neighbours count; {DEFAULT.name}.")
     ] = None
     delta: Annotated[
         float | None,
-        Field(ge=0, le=100, allow_inf_nan=False, description=f"The bias; {defaults.DELTA}."),
+        Field(
+            ge=0,
+            le=MAX_DELTA,
+            allow_inf_nan=False,
+            description="Else the strategy's own.",
+        ),
     ] = None
     temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = TEMPERATURE
     top_p: Annotated[
@@ -109,9 +114,9 @@ async def generate(asked: GenerateRequest, request: Request) -> Response:
 
 def make_job(service: Service, prompts: list[str], asked: GenerateRequest, seed: int) -> Job:
     """Return the job of a request; what cannot be written raises here, before it waits."""
+    from dllmark.marking.watermark import Watermark
     from dllmark.sampling import Llada, check_prompts
     from dllmark.sampling.schedule import check_length
-    from dllmark.watermark import Watermark
 
     assert service.model is not None
     sampler = Llada(
@@ -125,9 +130,8 @@ def make_job(service: Service, prompts: list[str], asked: GenerateRequest, seed:
     check_prompts(service.model, prompts, asked.tokens, asked.chat)
     watermark = None
     if asked.watermark:
-        delta = defaults.DELTA if asked.delta is None else asked.delta
-        strategy = asked.strategy or defaults.STRATEGY
-        watermark = Watermark(service.key, strategy, delta, tokenizer=service.tokenizer)
+        strategy = asked.strategy or DEFAULT.name
+        watermark = Watermark(service.key, strategy, asked.delta, tokenizer=service.tokenizer)
     return Job(prompts, watermark, sampler, asked.tokens, asked.chat, seed)
 
 

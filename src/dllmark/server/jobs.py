@@ -18,9 +18,9 @@ from dllmark.server.metrics import Metrics
 from dllmark.server.refusal import too_many
 
 if TYPE_CHECKING:
+    from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import Model
     from dllmark.sampling import Generation, Llada, Step
-    from dllmark.watermark import Watermark
 
 
 @dataclass(frozen=True)

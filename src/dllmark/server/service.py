@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dllmark.detect import Detection, Detector, Scoring, Verdict, detect_any
+from dllmark.detection.detector import Detection, Detector, Scoring, Verdict, detect_any
 from dllmark.errors import InputError, MismatchError
-from dllmark.key import WatermarkKey
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import Tokenizer
 from dllmark.server.jobs import Writer
 from dllmark.server.limits import Limits
 from dllmark.server.metrics import Metrics
 from dllmark.server.refusal import Refusal
-from dllmark.text import Tokenizer
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model

@@ -1,0 +1,270 @@
+"""`dllmark attack`: one command for each attack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dllmark.errors import DllmarkError, InputError
+from dllmark.terminal import err, print_error, print_json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dllmark.attacks.endpoint import GivenUp
+    from dllmark.attacks.records import Answers, Record
+
+API_KEY = "DLLMARK_API_KEY"
+
+app = typer.Typer(no_args_is_help=True, help="Change texts as somebody does who wants no mark.")
+
+Input = Annotated[str, typer.Argument(help="JSONL of texts, or - for input.", show_default=False)]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", help="The JSONL to write.", show_default=False)
+]
+Ratio = Annotated[float, typer.Option(help="The share to change, from 0 to 1.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same texts.")]
+TextColumn = Annotated[str, typer.Option(help="What the text of a line is called.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TokenizerName = Annotated[
+    str,
+    typer.Option(
+        help="Whose tokens: `embedded`, a tokenizer.json or a folder with one, or a hub model."
+    ),
+]
+
+OF_TOKENS = {
+    "delete": "Remove a share of the tokens.",
+    "insert": "Put random tokens between a share of the tokens.",
+    "swap": "Exchange the places of a share of the tokens.",
+    "substitute": "Put random tokens in place of a share of the tokens.",
+}
+OF_CHARACTERS = {
+    "homoglyphs": "Replace letters by lookalikes of other scripts: a share of those that have one.",
+    "zero-width": "Put an invisible character behind a share of the characters.",
+    "case": "Change the case of the first letter of a share of the words.",
+    "whitespace": "Replace a share of the spaces by other white space.",
+    "truncate": "Cut off the last share of the words.",
+}
+
+
+def _of_tokens(name: str) -> Callable[..., None]:
+    def command(
+        file: Input,
+        output: Output,
+        ratio: Ratio = 0.1,
+        seed: Seed = 0,
+        tokenizer: TokenizerName = "embedded",
+        text_column: TextColumn = "text",
+        as_json: Json = False,
+    ) -> None:
+        from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
+        from dllmark.relation.tokenizer import load_tokenizer
+
+        words, edit = load_tokenizer(tokenizer), TOKEN_ATTACKS[name]
+        vocabulary = ordinary(words)
+
+        def change(text: str, rng: np.random.Generator) -> str:
+            return words.decode(edit(words.encode(text), ratio, rng, vocabulary))
+
+        _attack(name, file, output, ratio, seed, text_column, change, as_json)
+
+    return command
+
+
+def _of_characters(name: str) -> Callable[..., None]:
+    def command(
+        file: Input,
+        output: Output,
+        ratio: Ratio = 0.1,
+        seed: Seed = 0,
+        text_column: TextColumn = "text",
+        as_json: Json = False,
+    ) -> None:
+        from dllmark.attacks.characters import TEXT_ATTACKS
+
+        def change(text: str, rng: np.random.Generator) -> str:
+            return TEXT_ATTACKS[name](text, ratio, rng)
+
+        _attack(name, file, output, ratio, seed, text_column, change, as_json)
+
+    return command
+
+
+for name, summary in OF_TOKENS.items():
+    app.command(name, help=summary)(_of_tokens(name))
+for name, summary in OF_CHARACTERS.items():
+    app.command(name, help=summary)(_of_characters(name))
+
+
+@app.command("paste")
+def _paste(
+    file: Input,
+    output: Output,
+    into: Annotated[
+        str, typer.Option(help='JSONL of human texts ("text" in each line).', show_default=False)
+    ],
+    ratio: Annotated[
+        float, typer.Option(help="The share of the result's words that are the marked text's.")
+    ] = 0.25,
+    seed: Seed = 0,
+    text_column: TextColumn = "text",
+    as_json: Json = False,
+) -> None:
+    """Put each text, whole, somewhere into human text."""
+    from dllmark.attacks.characters import paste
+    from dllmark.attacks.records import read_records
+
+    humans = [record.text for record in read_records(into)]
+
+    def change(text: str, rng: np.random.Generator) -> str:
+        return paste(text, ratio, rng, humans)
+
+    _attack("paste", file, output, ratio, seed, text_column, change, as_json)
+
+
+@app.command("paraphrase")
+def _paraphrase(
+    file: Input,
+    output: Output,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            help="Where an OpenAI-compatible server answers, such as http://localhost:8000/v1.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="The model to ask for.", show_default=False)],
+    max_requests: Annotated[
+        int, typer.Option(help="Stop after so many requests, repeated ones included.")
+    ] = 1000,
+    concurrency: Annotated[int, typer.Option(help="Requests under way at a time.")] = 8,
+    text_column: TextColumn = "text",
+    as_json: Json = False,
+) -> None:
+    """Have another model paraphrase each text, with the paper's prompt.
+
+    The API key is read from the environment variable DLLMARK_API_KEY. A rerun continues the file.
+    """
+    from dllmark.attacks.endpoint import Endpoint
+
+    server = Endpoint(endpoint, model, max_requests, api_key=os.environ.get(API_KEY) or None)
+
+    def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
+        return server.paraphrase((record.text for record in records), concurrency)
+
+    _complete({"name": "paraphrase", "model": model}, file, output, text_column, answers, as_json)
+
+
+@app.command("dipper")
+def _dipper(
+    file: Input,
+    output: Output,
+    model: Annotated[
+        str, typer.Option(help="A folder, or a model on the hub.")
+    ] = "kalpeshk2011/dipper-paraphraser-xxl",
+    tokenizer: Annotated[
+        str | None, typer.Option(help="T5's tokenizer, if it is not with the model.")
+    ] = None,
+    lexical: Annotated[int, typer.Option(help="How much the words change: 0, 20 .. 100.")] = 20,
+    order: Annotated[int, typer.Option(help="How much their order changes: 0, 20 .. 100.")] = 0,
+    interval: Annotated[int, typer.Option(help="Sentences rewritten at a time.")] = 3,
+    seed: Seed = 0,
+    text_column: TextColumn = "text",
+    as_json: Json = False,
+) -> None:
+    """Have Dipper paraphrase each text, with the paper's settings.
+
+    A rerun continues the file.
+    """
+    from dllmark.attacks.dipper import Dipper
+
+    _check_seed(seed)
+
+    def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
+        if records:
+            dipper = Dipper(
+                model, tokenizer=tokenizer, lexical=lexical, order=order, interval=interval
+            )
+            for number, record in enumerate(records):
+                yield number, dipper.paraphrase(record.text, seed + (record.line << 32))
+
+    attack = {
+        "name": "dipper", "model": model, "lexical": lexical, "order": order,
+        "interval": interval, "seed": seed,
+    }  # fmt: skip
+    _complete(attack, file, output, text_column, answers, as_json)
+
+
+def _attack(
+    name: str,
+    file: str,
+    output: Path,
+    ratio: float,
+    seed: int,
+    text_column: str,
+    change: Callable[[str, np.random.Generator], str],
+    as_json: bool,
+) -> None:
+    """Attack the texts of a file on this machine, and say how many there were."""
+    from dllmark.attacks.records import attack_all, read_records
+    from dllmark.attacks.tokens import check_ratio
+
+    check_ratio(ratio)
+    _check_seed(seed)
+    _check_files(file, output)
+    attack = {"name": name, "ratio": ratio, "seed": seed}
+    count = attack_all(read_records(file, text_column), output, attack, change, seed)
+    if as_json:
+        print_json({"path": str(output), "texts": count, "attack": attack})
+    else:
+        err.print(f"{output}: {count} texts written")
+
+
+def _complete(
+    attack: dict[str, Any],
+    file: str,
+    output: Path,
+    text_column: str,
+    answers: Answers,
+    as_json: bool,
+) -> None:
+    """Have the texts of a file paraphrased that the output lacks, and say how many there were."""
+    from dllmark.attacks.records import complete, read_records
+
+    _check_files(file, output)
+    records = list(read_records(file, text_column))
+    held, given_up = complete(records, output, attack, answers)
+    for record, reason in given_up:
+        print_error(f"line {record.line} has no paraphrase: {reason.reason}")
+    written = len(records) - held - len(given_up)
+    if as_json:
+        print_json({
+            "path": str(output), "texts": written, "already there": held,
+            "given up": len(given_up), "attack": attack,
+        })  # fmt: skip
+    else:
+        err.print(f"{output}: {written} written, {held} already there")
+    if given_up:
+        raise DllmarkError(
+            f"{len(given_up)} of {len(records)} texts are missing: run again to ask for them"
+        )
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise InputError(f"seed is at least 0; got {seed}")
+
+
+def _check_files(file: str, output: Path) -> None:
+    """Refuse to write over the input; a file that cannot be found is told where it is opened."""
+    try:
+        same = file != "-" and output.samefile(file)
+    except OSError:
+        return
+    if same:
+        raise InputError(f"{output} is the input: give another output file")

@@ -1,0 +1,48 @@
+"""The demonstration: one text with the watermark and one without, written before your eyes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from dllmark import terminal
+from dllmark.detection.detector import Detector
+from dllmark.marking.watermark import Watermark
+from dllmark.models.loading import load_model
+from dllmark.relation.key import WatermarkKey
+from dllmark.sampling import Llada, generate
+
+PROMPT = "Write a short story about a lighthouse keeper."
+
+NEXT = """\
+Now try:
+  dllmark keygen -o my.key
+  dllmark generate "Why is the sky blue?" --key my.key --watch
+  dllmark generate "Why is the sky blue?" --key my.key | dllmark detect - --key my.key --explain
+Read docs/how-detection-decides.md for what a verdict means, and what it does not."""
+
+
+def run() -> None:
+    """Write both texts with a key made for the occasion, and detect each."""
+    out = terminal.out
+    model = load_model("embedded")
+    key = WatermarkKey.generate(model.tokenizer.id)
+    detector = Detector(key, model.tokenizer)
+    sampler = Llada(steps=64, temperature=0.7, suppress_end=True)
+    out.print(f"A diffusion model fills masks in any order. It is asked: {PROMPT}\n")
+    for title, watermark in (
+        ("With the watermark", Watermark(key, tokenizer=model.tokenizer)),
+        ("Without it", None),
+    ):
+        out.print(f"{title}:", style="bold underline")
+        with terminal.watched(model.tokenizer) as view:
+            [written] = generate(
+                model, [PROMPT], watermark, sampler, tokens=128, seed=1, on_step=view
+            )
+        tokens = [asdict(token) for token in detector.explain(written.text)]
+        terminal.print_details(written.text, {"tokens": tokens})
+        terminal.print_verdict(detector.detect(written.text), "verdict: ")
+        out.print()
+    marks = "+ and -" if out.color_system is None else "Colours"
+    out.print(f"{marks}: green and red pairs under this key; a repeated pair is scored once.")
+    out.print("The small embedded model is for trying the watermark; what it says is not true.\n")
+    out.print(NEXT)

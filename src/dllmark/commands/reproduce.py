@@ -1,0 +1,281 @@
+"""`dllmark reproduce`: tables and figures of the paper, on any model."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dllmark.commands.attack import API_KEY
+from dllmark.errors import InputError
+from dllmark.terminal import err, print_json, print_text
+
+if TYPE_CHECKING:
+    from dllmark.attacks.endpoint import GivenUp
+    from dllmark.attacks.records import Record
+    from dllmark.experiments.lab import Lab
+    from dllmark.experiments.report import Report
+    from dllmark.experiments.settings import Protocol
+    from dllmark.experiments.specs import Paraphraser
+    from dllmark.experiments.writing import Writer
+
+MOST_REQUESTS = 20_000
+"""To the endpoint in one run of table2, which has four texts a prompt."""
+
+
+class Experiment(str, Enum):
+    """What can be reproduced; typer takes a list of these, and no list of literals."""
+
+    TABLE1 = "table1"
+    TABLE2 = "table2"
+    TABLE3 = "table3"
+    FIGURE2 = "figure2"
+    FIGURE3 = "figure3"
+    EXAMPLES = "examples"
+    FRONTIER = "frontier"
+    LENGTHS = "lengths"
+    NULLS = "nulls"
+
+
+JUDGED = {Experiment.TABLE3, Experiment.FIGURE3, Experiment.EXAMPLES, Experiment.FRONTIER}
+"""Those that measure perplexity."""
+
+DRAWN = {Experiment.FIGURE2, Experiment.FIGURE3, Experiment.FRONTIER, Experiment.LENGTHS}
+"""Those that have a plot."""
+
+Paraphrasers = dict[str, "Paraphraser | None"]
+OnBatch = Callable[[str, int, int], None]
+
+
+def reproduce(
+    experiments: Annotated[
+        list[Experiment], typer.Argument(help="What to reproduce, one after the other.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="A folder for texts, keys and reports; a rerun goes on there.")
+    ],
+    model: Annotated[
+        str, typer.Option(help="`embedded`, a folder, or a model on the hub.")
+    ] = "embedded",
+    c4: Annotated[
+        str | None,
+        typer.Option(
+            help='JSONL of documents with "text", or a dataset on the hub: hf:NAME:CONFIG:SPLIT, '
+            "for instance hf:allenai/c4:en:validation."
+        ),
+    ] = None,
+    eli5: Annotated[
+        str | None,
+        typer.Option(help='The same with "question" and "answer".'),
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Prompts of each kind.")] = 500,
+    tokens: Annotated[int, typer.Option(help="Tokens written for each.")] = 256,
+    scored: Annotated[int, typer.Option(help="Tokens scored; shorter texts are left out.")] = 200,
+    max_repeats: Annotated[
+        float, typer.Option(help="Leave out prompts whose unmarked text repeats more bigrams.")
+    ] = 0.5,
+    suppress_end: Annotated[
+        bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
+    ] = False,
+    delta: Annotated[
+        float, typer.Option(help="How strong the mark is, where an experiment does not vary it.")
+    ] = 2.0,
+    batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(help="ray: how many write; else one a GPU, or one a machine without GPUs."),
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; else one is started on this machine.")
+    ] = None,
+    judge: Annotated[
+        str, typer.Option(help="For perplexity: `smollm2`, a folder, a hub id, or `none`.")
+    ] = "smollm2",
+    endpoint: Annotated[
+        str | None, typer.Option(help="table2: an OpenAI-compatible endpoint that paraphrases.")
+    ] = None,
+    endpoint_model: Annotated[str, typer.Option(help="The endpoint's model.")] = "gpt-5-nano",
+    dipper: Annotated[
+        str | None, typer.Option(help="table2: the folder or hub id of Dipper's weights.")
+    ] = None,
+    keys: Annotated[int, typer.Option(help="nulls: how many random keys.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each report as JSON.")] = False,
+) -> None:
+    """Write, score and report tables and figures of the paper, and three of our own.
+
+    `frontier`: detection against perplexity, over δ. `lengths`: detection against length. `nulls`:
+    false positives on what people wrote, over random keys.
+
+    Each text is kept when it is written: the same command again goes on where it was stopped, and
+    with nothing left to write makes the reports without loading the model.
+    """
+    from dllmark.detection.calibrate import require_matplotlib
+    from dllmark.experiments.settings import Protocol
+    from dllmark.files import only_writer
+
+    if c4 is None and eli5 is None:
+        raise InputError("give prompts: --c4 FILE, --eli5 FILE, or both")
+    if batch < 1:
+        raise InputError(f"batch is at least 1; got {batch}")
+    if engine == "local" and (workers is not None or ray_address is not None):
+        raise InputError("--workers and --ray-address are for --engine ray")
+    if DRAWN.intersection(experiments):
+        require_matplotlib()
+    protocol = Protocol(
+        samples, tokens, scored, most_repeats=max_repeats, suppress_end=suppress_end, delta=delta
+    )
+    paraphrasers: Paraphrasers = {
+        "paraphrase": _by_endpoint(endpoint, endpoint_model) if endpoint else None,
+        "dipper": _by_dipper(dipper) if dipper else None,
+    }
+    judged = judge if judge != "none" and JUDGED.intersection(experiments) else None
+    with only_writer(out), _writer(engine, model, workers, ray_address) as writer:
+        lab = None
+        if set(experiments) != {Experiment.NULLS}:
+            lab = _lab(writer, model, c4, eli5, out, protocol, judged, batch)
+        for name in experiments:
+            with _progress() as on_batch:
+                if lab is None or name is Experiment.NULLS:
+                    report = _nulls(model, c4, eli5, samples, keys, on_batch)
+                else:
+                    lab.on_batch = on_batch
+                    report = _run(name, lab, paraphrasers)
+            _publish(report, out, name.value, as_json)
+
+
+def _writer(
+    engine: str, model: str, workers: int | None, address: str | None
+) -> AbstractContextManager[Writer]:
+    """Return who writes the texts; it loads the model when there is something to write."""
+    if engine == "ray":
+        from dllmark.experiments.on_ray import OnRay
+
+        return OnRay(model, workers, address)
+    from dllmark.experiments.writing import Local
+    from dllmark.models.loading import load_model
+
+    return nullcontext(Local(lambda: load_model(model)))
+
+
+def _lab(
+    writer: Writer,
+    model: str,
+    c4: str | None,
+    eli5: str | None,
+    out: Path,
+    protocol: Protocol,
+    judge: str | None,
+    batch: int,
+) -> Lab:
+    """Return a lab with the prompts that are given."""
+    from dllmark.experiments.lab import Lab
+    from dllmark.experiments.prompts import read_c4, read_eli5
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    datasets = [read_c4(c4, tokenizer, protocol.samples)] if c4 else []
+    datasets += [read_eli5(eli5, protocol.samples)] if eli5 else []
+    return Lab(
+        model, tokenizer, datasets, out, protocol, writer, judge, batch, command=_command_line()
+    )
+
+
+def _publish(report: Report, out: Path, name: str, as_json: bool) -> None:
+    """Write a report with where and how it was made, and print it."""
+    from dllmark.experiments.runs import revision, today
+    from dllmark.experiments.writing import processor
+
+    report.origin |= {
+        "report": f"{today()}, dllmark {revision()}, {processor()}",
+        "command": f"`{_command_line()}`",
+    }
+    paths = report.write(out, name)
+    print_json(report.record()) if as_json else print_text(report.markdown())
+    err.print("written: " + ", ".join(map(str, paths)))
+
+
+def _command_line() -> str:
+    return shlex.join(["dllmark", *sys.argv[1:]])
+
+
+def _nulls(
+    model: str, c4: str | None, eli5: str | None, count: int, keys: int, on_key: OnBatch
+) -> Report:
+    """Score what people wrote with random keys."""
+    from dllmark.experiments.nulls import nulls
+    from dllmark.experiments.prompts import read_field
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    fields = {"C4 documents": (c4, "text"), "ELI5 answers": (eli5, "answer")}
+    texts = {
+        kind: read_field(source, name, count) for kind, (source, name) in fields.items() if source
+    }
+    return nulls(load_tokenizer(model), texts, keys, on_key)
+
+
+def _run(name: Experiment, lab: Lab, paraphrasers: Paraphrasers) -> Report:
+    """Do one experiment."""
+    from dllmark.experiments import specs
+
+    if name is Experiment.TABLE2:
+        return specs.table2(lab, paraphrasers)
+    spec: Callable[[Lab], Report] = getattr(specs, name.value)
+    return spec(lab)
+
+
+def _by_endpoint(url: str, model: str) -> Paraphraser:
+    """Return the paraphraser behind an endpoint; its API key is in DLLMARK_API_KEY."""
+    from dllmark.attacks.endpoint import Endpoint
+    from dllmark.experiments.specs import Paraphraser
+
+    server = Endpoint(url, model, MOST_REQUESTS, api_key=os.environ.get(API_KEY) or None)
+    return Paraphraser(
+        {"name": "paraphrase", "model": model},
+        lambda records: server.paraphrase(record.text for record in records),
+    )
+
+
+def _by_dipper(source: str) -> Paraphraser:
+    """Return Dipper, with the paper's settings."""
+    from dllmark.attacks.dipper import Dipper
+    from dllmark.experiments.specs import Paraphraser
+
+    def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
+        if records:
+            dipper = Dipper(source)
+            for number, record in enumerate(records):
+                yield number, dipper.paraphrase(record.text, seed=record.line)
+
+    return Paraphraser({"name": "dipper", "model": source}, answers)
+
+
+@contextmanager
+def _progress() -> Iterator[OnBatch]:
+    """Show what is being done, how much of it is, and the time left."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+
+        def on_batch(name: str, done: int, total: int) -> None:
+            bar.update(task, description=name, completed=done, total=total)
+
+        yield on_batch

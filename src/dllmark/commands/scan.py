@@ -1,0 +1,144 @@
+"""`dllmark scan`: the command, its progress bar and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dllmark.errors import DllmarkError, InputError
+from dllmark.terminal import print_json, print_text, progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOUND, NONE_FOUND = 0, 1
+NEEDED = ("fsspec", "matplotlib", "pyarrow")
+
+
+def scan(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Parquet, JSONL or text files, folders, globs, or URLs that fsspec knows "
+            "(s3://, gs://, hf://).",
+            show_default=False,
+        ),
+    ],
+    key: Annotated[
+        list[Path],
+        typer.Option(
+            envvar="DLLMARK_KEY",
+            help="A key file; repeat it to try several keys.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The folder for the results.", show_default=False),
+    ],
+    text_column: Annotated[str, typer.Option(help="What the text is called.")] = "text",
+    id_column: Annotated[str, typer.Option(help="What a document's own name is called.")] = "id",
+    fpr: Annotated[
+        float, typer.Option(help="The false-positive rate a document's verdict may have.")
+    ] = 1e-6,
+    bh: Annotated[
+        float | None,
+        typer.Option(
+            help="Also count the documents that Benjamini-Hochberg finds at this false discovery "
+            "rate.",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first document that cannot be read.")
+    ] = False,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="This machine, or a Ray cluster.")
+    ] = "local",
+    workers: Annotated[
+        int | None, typer.Option(help="How many processes; else one for each core.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; else one is started on this machine.")
+    ] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(help="Where a key's tokenizer is now, if not where the key says; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Search a corpus for watermarked documents: one row a document, and a summary.
+
+    A scan that was cut off continues with the same command. Exit status: 0 if something was found,
+    1 if not, 2 error.
+    """
+    _check_installed()
+    if ray_address and engine != "ray":
+        raise InputError("--ray-address is for --engine ray")
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.relation.tokenizer import load_tokenizer
+    from dllmark.scan.reading import Columns
+    from dllmark.scan.run import Engine, Scan
+    from dllmark.scan.scoring import Scorer
+    from dllmark.scan.summary import as_text
+    from dllmark.scan.work import Job
+
+    keys = tuple(WatermarkKey.load(path) for path in key)
+    sources = tuple(tokenizer or ())
+    Scorer(keys, fpr, [load_tokenizer(source) for source in sources])  # wrong ones show here
+    job = Job(keys, fpr, Columns(text_column, id_column), sources, strict)
+    try:
+        with _progress() as (on_plan, on_progress):
+            whole = Scan(inputs, job, output)
+            summary = whole.run(Engine(engine, workers, ray_address), bh, on_plan, on_progress)
+    except KeyboardInterrupt:
+        raise InputError(f"interrupted: the same command continues in {output}") from None
+    print_json(summary) if as_json else print_text(as_text(summary))
+    if not summary["documents"]:
+        raise InputError(f"no document could be read: see {output / 'errors.jsonl'}")
+    raise typer.Exit(FOUND if summary["watermarked"] else NONE_FOUND)
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        needs = " and ".join(missing)
+        raise DllmarkError(f"scanning needs {needs}: pip install 'dllmark[scan]'")
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int], None]]]:
+    """Show bytes, documents a second and the time left, where standard error is a terminal."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), DownloadColumn(),
+        TransferSpeedColumn(), TextColumn("{task.fields[documents]:,} documents"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with progress_bar(*columns) as bar:
+        task = bar.add_task("scanning", total=None, documents=0)
+        documents = 0
+
+        def on_plan(total: int, done: int) -> None:
+            bar.update(task, total=total, completed=done)
+
+        def on_progress(size: int, more: int) -> None:
+            nonlocal documents
+            documents += more
+            bar.update(task, advance=size, documents=documents)
+
+        yield on_plan, on_progress

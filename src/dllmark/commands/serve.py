@@ -1,0 +1,164 @@
+"""`dllmark serve`."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dllmark.errors import DllmarkError, InputError
+from dllmark.terminal import err
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.server.access import Tokens
+    from dllmark.server.limits import Limits
+    from dllmark.server.service import Service
+
+
+def serve(
+    key: Annotated[
+        list[Path],
+        typer.Option(
+            "--key",
+            envvar="DLLMARK_KEY",
+            help="A key file; repeat it to detect several keys. The first marks.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="`embedded`, a folder, or a model on the hub; else the first key's own. "
+            "`none` only detects, and needs no torch."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; others than loopback need tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on.", min=0, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A private file with a bearer token a line.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model none: where the key's tokenizer is now, if not where the key says."
+        ),
+    ] = None,
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public", help="Tell verdicts only, as strangers could use more to remove the mark."
+        ),
+    ] = False,
+    fpr: Annotated[float, typer.Option(help="The verdicts' false-positive rate.")] = 0.01,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 2_000_000,
+    max_characters: Annotated[int, typer.Option(help="Characters of a text.")] = 200_000,
+    max_batch: Annotated[int, typer.Option(help="Texts in a request.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Tokens to write for a prompt.")] = 512,
+    max_concurrent: Annotated[int, typer.Option(help="Requests at a time.")] = 128,
+    max_per_minute: Annotated[int, typer.Option(help="Requests of a client a minute.")] = 600,
+    max_waiting: Annotated[int, typer.Option(help="Generations that may wait.")] = 8,
+) -> None:
+    """Serve detection and generation over HTTP, with a page that shows both."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError:
+        raise DllmarkError("serving needs FastAPI: pip install 'dllmark[serve]'") from None
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.server.access import is_loopback, read_tokens
+    from dllmark.server.limits import Limits
+
+    if token_file is None and not is_loopback(host):
+        raise InputError(
+            f"{host} can be reached from other machines: give --token-file, or listen on 127.0.0.1"
+        )
+    if tokenizer and model != "none":
+        raise InputError("--tokenizer is for --model none: a model brings its own")
+    tokens = read_tokens(token_file) if token_file else None
+    limits = Limits(
+        max_body, max_characters, max_batch, max_tokens, max_concurrent, max_per_minute,
+        max_waiting,
+    )  # fmt: skip
+    keys = [WatermarkKey.load(path) for path in key]
+    service = _service(keys, model, tokenizer, limits, fpr, public)
+    _run(service, tokens, host, port)
+
+
+def _service(
+    keys: list[WatermarkKey],
+    source: str | None,
+    at: str | None,
+    limits: Limits,
+    fpr: float,
+    public: bool,
+) -> Service:
+    """Load the model, or if it is `none` the tokenizer alone, from `at` if given."""
+    from dllmark.relation.tokenizer import load_tokenizer
+    from dllmark.server.service import Service
+
+    if source == "none":
+        tokenizer = load_tokenizer(at or keys[0].tokenizer.name)
+        return Service(keys, tokenizer, None, limits, fpr, public)
+    import torch
+
+    from dllmark.models.loading import load_model
+
+    # One core is left to detection: it must answer while a text is written.
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))
+    name = source or keys[0].tokenizer.name
+    loaded = load_model(str(Path(name).parent) if Path(name).name == "tokenizer.json" else name)
+    return Service(keys, loaded.tokenizer, loaded, limits, fpr, public)
+
+
+def _run(service: Service, tokens: Tokens | None, host: str, port: int) -> None:
+    """Serve until a signal; what runs then is finished first, and a second Ctrl-C ends that."""
+    listening = _listen(host, port)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    # uvicorn ends by raising the signal it got once more: to have finished is no failure.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: None)
+    name, bound = listening.getsockname()[:2]
+    shown = f"[{name}]" if ":" in name else name
+    err.print(f"serving on http://{shown}:{bound} (Ctrl-C ends it)")
+    make_server(service, tokens).run(sockets=[listening])
+
+
+def make_server(service: Service, tokens: Tokens | None) -> uvicorn.Server:
+    """Return the server of a service, which is to be given a socket."""
+    import uvicorn
+
+    from dllmark.server.app import make_app
+
+    config = uvicorn.Config(
+        make_app(service, tokens),
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,  # it would log query strings
+        proxy_headers=False,  # anyone can send them
+        server_header=False,
+    )
+    return uvicorn.Server(config)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, or say why there is none."""
+    try:
+        [*_, (family, _, _, _, address)] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        listening = socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}, port {port} ({error.strerror}): choose another with --host "
+            "or --port"
+        ) from None
+    # An answer goes out in two pieces; without this, the second may wait 40 ms for the client.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening

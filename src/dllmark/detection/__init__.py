@@ -1,0 +1,1 @@
+"""Recognise the mark: texts in, evidence and verdicts out; numpy alone, never torch."""

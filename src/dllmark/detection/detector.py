@@ -1,0 +1,335 @@
+"""Recognise the watermark: count green pairs, and say how surprising the count is.
+
+Under a key that did not mark a text, each distinct pair of neighbouring tokens is green with
+probability γ, independently: the p-value is an exact binomial tail. A repeated pair is the same
+coin shown again, so by default each distinct pair counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllmark.detection.spans import best_segments
+from dllmark.detection.stats import binomial_tail, z_score
+from dllmark.errors import InputError
+from dllmark.relation.greenlist import GreenList, HashedGreenList
+from dllmark.relation.key import Identity, WatermarkKey
+from dllmark.relation.tokenizer import Ids, Tokenizer, load_tokenizer
+
+Scoring = Literal["unique", "all"]
+Mark = Literal["green", "red", "not scored"]
+TextOrIds = str | Sequence[int] | Ids
+
+BATCH_TEXTS = 1024
+BATCH_CHARACTERS = 1 << 22
+
+
+class Verdict(str, Enum):
+    """What a detection concludes. "watermarked" means consistent with the key, not authorship."""
+
+    WATERMARKED = "watermarked"
+    NOT_DETECTED = "not detected"
+    TOO_SHORT = "too short"
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The evidence in one text, and the verdict at the false-positive rate asked for.
+
+    "too short" means that even a text with nothing but green pairs could not reach that rate.
+    """
+
+    verdict: Verdict
+    z: float
+    p_value: float
+    pairs: int
+    green: int
+    gamma: float
+    fpr: float
+    scoring: Scoring
+    key_id: str
+    scheme: str
+    keys_tried: int = 1
+
+    @property
+    def green_fraction(self) -> float:
+        """The share of scored pairs that are green (0 where none was scored)."""
+        return self.green / self.pairs if self.pairs else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {**asdict(self), "verdict": self.verdict.value}
+
+
+@dataclass(frozen=True)
+class TokenMark:
+    """One token of an explained text: text[start:end], and how its pair was scored.
+
+    A token's colour is that of the pair it ends. The first token, special tokens, and repeats of
+    a pair under `unique` scoring are "not scored".
+    """
+
+    start: int
+    end: int
+    text: str
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch text[start:end] that carries the mark.
+
+    Its p-value is the chance that text without the mark has *anywhere* a stretch as green.
+    """
+
+    start: int
+    end: int
+    pairs: int
+    green: int
+    p_value: float
+
+
+class Detector:
+    """Detects one key's watermark in texts or token ids.
+
+    >>> Detector(key).detect("A short text.").verdict.value
+    'too short'
+    """
+
+    def __init__(
+        self,
+        source: WatermarkKey | GreenList,
+        tokenizer: Tokenizer | None = None,
+        *,
+        fpr: float = 0.01,
+        scoring: Scoring = "unique",
+    ) -> None:
+        if not 0 < fpr < 1:
+            raise InputError(f"the false-positive rate lies in (0, 1); got {fpr}")
+        if scoring not in ("unique", "all"):
+            raise InputError(f"scoring is 'unique' or 'all'; got {scoring!r}")
+        if isinstance(source, WatermarkKey):
+            tokenizer = tokenizer or load_tokenizer(source.tokenizer.name)
+            source = HashedGreenList(source, tokenizer.vocab_size)
+        if tokenizer is None:
+            raise InputError("a green list has no tokenizer of its own: pass the model's")
+        source.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
+        if tokenizer.vocab_size > source.vocab_size:
+            raise InputError(
+                f"the green list covers {source.vocab_size} tokens, but {tokenizer.name} has "
+                f"{tokenizer.vocab_size}: they belong to different models"
+            )
+        self.identity: Identity = source.identity
+        self.tokenizer = tokenizer
+        self.fpr = fpr
+        self.scoring: Scoring = scoring
+        self._green = source
+
+    def detect(self, text: TextOrIds, prompt: TextOrIds | None = None) -> Detection:
+        """Score one text, or the token ids of one.
+
+        The prompt is not scored; its last token is the left neighbour of the text's first.
+
+        >>> Detector(key).detect([17, 40, 9], prompt=[30]).pairs
+        3
+        """
+        [ids] = self._ids([text])
+        if prompt is not None:
+            [before] = self._ids([prompt])
+            ids = np.concatenate([before[-1:], ids])
+        return self._detections([ids])[0]
+
+    def detect_many(self, texts: Iterable[TextOrIds]) -> Iterator[Detection]:
+        """Score a stream of texts in order, many at a time, in memory that does not grow with it.
+
+        >>> [found.pairs for found in Detector(key).detect_many(["Two words", ""])]
+        [1, 0]
+        """
+        for batch in _batches(texts):
+            yield from self._detections(self._ids(batch))
+
+    def explain(self, text: str, prompt: TextOrIds | None = None) -> list[TokenMark]:
+        """Return every token of a text with its colour.
+
+        >>> [token.mark for token in Detector(key).explain("word")]
+        ['not scored']
+        """
+        ids, offsets = self.tokenizer.encode_with_offsets(text)
+        context = self._ids([prompt])[0][-1:] if prompt is not None else ids[:0]
+        scored, green = self._colours(np.concatenate([context, ids]), self.scoring)
+        if not len(context):
+            scored, green = np.insert(scored, 0, False), np.insert(green, 0, False)
+        marks: list[Mark] = ["not scored", "red", "green"]
+        chosen = (scored.astype(np.int64) * (1 + green)).tolist()
+        return [
+            TokenMark(start, end, text[start:end], marks[which])
+            for (start, end), which in zip(offsets.tolist(), chosen, strict=False)
+        ]
+
+    def spans(self, text: str) -> list[Span]:
+        """Return the stretches of a text that carry the mark, from left to right.
+
+        Each has a p-value of at most the detector's rate, corrected for every stretch there is.
+        Repeated pairs count once whatever the scoring: the correction needs independent pairs.
+
+        >>> Detector(key).spans("No stretch of this is marked.")
+        []
+        """
+        ids, offsets = self.tokenizer.encode_with_offsets(text)
+        scored, green = self._colours(ids, "unique")
+        index = np.flatnonzero(scored)
+        found = best_segments(green[index], self.identity.gamma, self.fpr)
+        return [
+            Span(
+                int(offsets[index[segment.start], 0]),
+                int(offsets[index[segment.end - 1] + 1, 1]),
+                segment.end - segment.start,
+                segment.green,
+                segment.p_value,
+            )
+            for segment in found
+        ]
+
+    def _ids(self, texts: Sequence[TextOrIds]) -> list[Ids]:
+        """Return the ids of each text; ids pass through, checked."""
+        strings = [text for text in texts if isinstance(text, str)]
+        encoded = iter(self.tokenizer.encode_many(strings))
+        result = []
+        for text in texts:
+            if isinstance(text, str):
+                result.append(next(encoded))
+                continue
+            try:
+                ids = np.asarray(text)
+            except ValueError:  # lists of different lengths
+                ids = np.zeros((0, 0))
+            if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
+                raise InputError("token ids are one flat sequence of integers")
+            self.tokenizer.check_ids(ids.astype(np.int64))
+            result.append(ids.astype(np.int64))
+        return result
+
+    def _detections(self, texts: Sequence[Ids]) -> list[Detection]:
+        """Score several sequences of ids at once."""
+        ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts])
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        [green], pairs = count_pairs([self._green], self.tokenizer, ids, lengths, self.scoring)
+        gamma = self.identity.gamma
+        scores = zip(
+            z_score(green, pairs, gamma).tolist(),
+            binomial_tail(green, pairs, gamma).tolist(),
+            pairs.tolist(),
+            green.tolist(),
+            strict=True,
+        )
+        return [self._conclude(*score) for score in scores]
+
+    def _conclude(self, z: float, p_value: float, pairs: int, green: int) -> Detection:
+        identity = self.identity
+        verdict = _verdict(p_value, identity.gamma**pairs, self.fpr)
+        return Detection(
+            verdict, z, p_value, pairs, green, identity.gamma, self.fpr, self.scoring,
+            identity.key_id, identity.scheme,
+        )  # fmt: skip
+
+    def _colours(self, ids: Ids, scoring: Scoring) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return for each pair of neighbours whether it is scored, and whether it is green."""
+        left, right = ids[:-1], ids[1:]
+        scored = self.tokenizer.scored[left] & self.tokenizer.scored[right]
+        if scoring == "unique":
+            _, first = np.unique(left * self.tokenizer.vocab_size + right, return_index=True)
+            once = np.zeros(len(left), dtype=np.bool_)
+            once[first] = True
+            scored = scored & once
+        return scored, self._green.pairs(left, right)
+
+
+def count_pairs(
+    lists: Sequence[GreenList],
+    tokenizer: Tokenizer,
+    ids: Ids,
+    lengths: NDArray[np.int64],
+    scoring: Scoring = "unique",
+) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """Return for each green list the green pairs of each text, and the pairs of each text.
+
+    The texts stand one behind the other in `ids`.
+
+    >>> tokenizer, ids = load_tokenizer("embedded"), np.arange(100, 109)
+    >>> count_pairs([HashedGreenList(key, 16384)], tokenizer, ids, np.array([4, 5]))[1]
+    array([3, 4])
+    """
+    count = len(lengths)
+    text = np.repeat(np.arange(count), lengths)
+    left, right = ids[:-1], ids[1:]
+    usable = tokenizer.scored[left] & tokenizer.scored[right]
+    usable &= text[:-1] == text[1:]
+    left, right, text = left[usable], right[usable], text[1:][usable]
+    which: slice | NDArray[np.int64] = slice(None)
+    if scoring == "unique":
+        # One sort brings the repeats within a text together, and also those between texts: every
+        # pair is coloured once for all texts. `np.unique` takes far longer than sorting.
+        bits, low = tokenizer.vocab_size.bit_length(), count.bit_length()
+        code = np.sort((((left << bits) | right) << low) | text)
+        code = code[_first_of_run(code)]
+        text, pair = code & ((1 << low) - 1), code >> low
+        first = _first_of_run(pair)
+        which = np.cumsum(first) - 1
+        pair = pair[first]
+        left, right = pair >> bits, pair & ((1 << bits) - 1)
+    green = [np.bincount(text[one.pairs(left, right)[which]], minlength=count) for one in lists]
+    return green, np.bincount(text, minlength=count)
+
+
+def _first_of_run(ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return where a value differs from the one before it."""
+    first = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return first
+
+
+def detect_any(
+    keys: Sequence[WatermarkKey], text: TextOrIds, prompt: TextOrIds | None = None, **options: Any
+) -> Detection:
+    """Return the detection by the key that fits best, corrected for having tried them all.
+
+    Options are those of `Detector`.
+
+    >>> detect_any([key, other_key], "A short text.").keys_tried
+    2
+    """
+    if not keys:
+        raise InputError("give at least one key")
+    found = [Detector(key, **options).detect(text, prompt) for key in dict.fromkeys(keys)]
+    best = min(found, key=lambda detection: detection.p_value)
+    p_value = min(1.0, best.p_value * len(found))
+    least = len(found) * min(detection.gamma**detection.pairs for detection in found)
+    verdict = _verdict(p_value, least, best.fpr)
+    return replace(best, verdict=verdict, p_value=p_value, keys_tried=len(found))
+
+
+def _verdict(p_value: float, least: float, fpr: float) -> Verdict:
+    """Conclude from a p-value and the least that a text of this length could have had."""
+    if p_value <= fpr:
+        return Verdict.WATERMARKED
+    return Verdict.TOO_SHORT if least > fpr else Verdict.NOT_DETECTED
+
+
+def _batches(texts: Iterable[TextOrIds]) -> Iterator[list[TextOrIds]]:
+    """Group a stream into batches that are small in number and in size."""
+    batch: list[TextOrIds] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if len(batch) >= BATCH_TEXTS or size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

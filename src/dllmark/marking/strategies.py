@@ -1,0 +1,80 @@
+"""The strategies as data: which neighbours bias a token, how strongly, and the default one.
+
+Nothing here needs torch: command lines and servers list strategies before any model is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dllmark.errors import InputError
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Which neighbours of a position bias its token, and how an unrevealed one is predicted.
+
+    default_delta    the bias where no other is given: what suits one strategy is wrong for another
+    backward         whether the right neighbour counts too
+    prediction       an unrevealed neighbour gives no term, is the model's likeliest token, or
+                     counts with its probabilities
+    even_odd_passes  a sampler that fills several positions in one step decides the even ones first
+                     and the odd ones after them, so that no two neighbours are decided at once
+    biases_order     a sampler that fills the most certain positions first measures that on the
+                     biased tokens: green ones come first, likely red ones wait for a neighbour
+    """
+
+    name: str
+    default_delta: float
+    backward: bool
+    prediction: Literal["none", "argmax", "expectation"]
+    even_odd_passes: bool = False
+    biases_order: bool = False
+
+
+STRATEGIES = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy("kgw", 2.0, backward=False, prediction="none"),
+        Strategy("predictive", 2.0, backward=False, prediction="argmax"),
+        Strategy("bidirectional", 2.0, backward=True, prediction="none"),
+        Strategy("predictive-bidirectional", 2.0, backward=True, prediction="argmax"),
+        Strategy(
+            "expected-bidirectional",
+            2.0,
+            backward=True,
+            prediction="expectation",
+            even_odd_passes=True,
+        ),
+        Strategy(
+            "guided-bidirectional",
+            3.0,
+            backward=True,
+            prediction="expectation",
+            even_odd_passes=True,
+            biases_order=True,
+        ),
+    )
+}
+"""Every strategy by its name: the paper's four, then ours."""
+
+DEFAULT = STRATEGIES["guided-bidirectional"]
+"""What our samplers mark with where nothing else is asked for; docs/defaults.md says why."""
+
+ENGINE_DEFAULT = STRATEGIES["predictive-bidirectional"]
+"""What adapters mark with: there the engine decides the order, and fills all positions at once."""
+
+MAX_DELTA = 1000.0
+"""No logit withstands it, and twice as much is still a number in every format."""
+
+
+def check_delta(delta: float) -> None:
+    """Raise `InputError` unless logits can gain so much.
+
+    >>> check_delta(3.0)
+    """
+    if not 0 <= delta <= MAX_DELTA:
+        raise InputError(
+            f"delta is added to the logits of green tokens, from 0 to {MAX_DELTA:g}; got {delta}"
+        )

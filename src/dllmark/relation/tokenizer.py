@@ -1,0 +1,200 @@
+"""Text to token ids and back: the tokenizer a key belongs to, and which of its ids are scored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from dllmark.errors import InputError, TokenizerError
+from dllmark.relation import qwen_tokenizer
+from dllmark.relation.key import TokenizerId
+
+Ids = NDArray[np.int64]
+
+EMBEDDED = Path(__file__).parent.parent / "models" / "embedded" / "tokenizer.json"
+
+PIECE = 1 << 19
+"""Characters tokenised at a time: a tokenizer needs some hundred bytes of memory for each."""
+
+
+class Tokenizer:
+    """A tokenizer with what the watermark must know of it.
+
+    `scored[id]` says whether a token takes part: special tokens (mask, end of text, padding) and
+    ids without a token do not.
+
+    >>> tokenizer = load_tokenizer("embedded")
+    >>> tokenizer.decode(tokenizer.encode("Hello there."))
+    'Hello there.'
+    """
+
+    def __init__(self, definition: str, name: str) -> None:
+        try:
+            record = json.loads(definition)
+            self._backend = tokenizers.Tokenizer.from_str(definition)
+        except Exception:  # the tokenizers package raises bare Exception
+            raise TokenizerError(
+                f"{name} is not a tokenizer.json that the `tokenizers` package reads"
+            ) from None
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.name = name
+        self.fingerprint = _fingerprint(record)
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise TokenizerError(f"{name} is a tokenizer.json without a vocabulary")
+        ids = np.fromiter(vocabulary.values(), np.int64)
+        self.vocab_size = int(ids.max()) + 1
+        self.scored = np.zeros(self.vocab_size, dtype=np.bool_)
+        self.scored[ids] = True
+        for id_, token in self._backend.get_added_tokens_decoder().items():
+            self.scored[id_] &= not token.special
+
+    @property
+    def id(self) -> TokenizerId:
+        """What a key file stores of this tokenizer."""
+        return TokenizerId(self.name, self.fingerprint)
+
+    def definition(self) -> str:
+        """Return the whole tokenizer as the content of a tokenizer.json."""
+        whole: str = self._backend.to_str()
+        return whole
+
+    def encode(self, text: str) -> Ids:
+        """Return the ids of one text, without the special tokens some tokenizers add."""
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the ids of each text, tokenised on all cores."""
+        whole = [piece for text in texts for piece in _pieces(text)]
+        ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in self._encodings(whole)]
+        if len(whole) == len(texts):
+            return ids
+        parts = iter(ids)
+        return [np.concatenate([next(parts) for _ in _pieces(text)]) for text in texts]
+
+    def encode_with_offsets(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
+        """Return the ids of a text and [N, 2]: where in it each token starts and ends."""
+        ids, offsets, start = [], [], 0
+        for piece in _pieces(text):
+            [encoding] = self._encodings([piece], offsets=True)
+            ids.append(np.asarray(encoding.ids, dtype=np.int64))
+            offsets.append(np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2) + start)
+            start += len(piece)
+        return np.concatenate(ids), np.concatenate(offsets)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the text of some ids, special tokens left out."""
+        text: str = self._backend.decode([int(id_) for id_ in ids], skip_special_tokens=True)
+        return text
+
+    def check_ids(self, ids: Ids) -> None:
+        """Raise `TokenizerError` if an id lies outside the vocabulary."""
+        outside = ids[(ids < 0) | (ids >= self.vocab_size)]
+        if len(outside):
+            raise TokenizerError(
+                f"token id {outside[0]} is outside the vocabulary of {self.name}, "
+                f"which has {self.vocab_size} ids: the ids come from another tokenizer"
+            )
+
+    def _encodings(self, texts: list[str], *, offsets: bool = False) -> list[Any]:
+        encode = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
+        try:
+            return list(encode(texts, add_special_tokens=False))
+        except (TypeError, UnicodeEncodeError):
+            raise InputError("the text holds lone surrogates: it is not valid Unicode") from None
+
+
+def load_tokenizer(source: str) -> Tokenizer:
+    """Return the tokenizer named "embedded", or of a file, a folder, or a model on the hub.
+
+    >>> load_tokenizer("embedded").vocab_size
+    16384
+    """
+    if source == "embedded":
+        return Tokenizer(EMBEDDED.read_text(encoding="utf-8"), source)
+    path = Path(source)
+    if source and os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
+        folder, path = path, path / "tokenizer.json"
+        if not os.path.exists(path):
+            if os.path.exists(folder / "vocab.json"):
+                return Tokenizer(qwen_tokenizer.definition(folder), str(folder.resolve()))
+            raise TokenizerError(
+                f"there is no tokenizer in the folder {source}: it needs a tokenizer.json, or "
+                f"Qwen2's {', '.join(qwen_tokenizer.FILES)}, that can be read"
+            )
+    if source and os.path.exists(path):
+        return Tokenizer(_read(path), str(path.resolve()))
+    if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+        return Tokenizer(_from_hub(source), source)
+    raise TokenizerError(
+        f"there is no tokenizer {source}: give `embedded`, a tokenizer.json, "
+        "a folder that holds one, or a model on the Hugging Face hub as owner/name"
+    )
+
+
+def _from_hub(repository: str) -> str:
+    """Return a model's tokenizer.json from the local cache or the hub; no code is run."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        try:
+            path = hf_hub_download(repository, "tokenizer.json")
+        except LocalEntryNotFoundError:  # offline, and not in the cache: the others would not be
+            raise
+        except EntryNotFoundError:  # Dream has Qwen2's three files instead
+            paths = [hf_hub_download(repository, name) for name in qwen_tokenizer.FILES]
+            return qwen_tokenizer.definition(Path(paths[0]).parent)
+    except TokenizerError:
+        raise
+    except Exception as error:  # offline, unknown, private: the hub has a dozen classes for it
+        raise TokenizerError(
+            f"cannot get the tokenizer of {repository} from the hub ({type(error).__name__}): "
+            "check the name and the connection, or give the path of its tokenizer.json"
+        ) from None
+    return _read(Path(path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise TokenizerError(f"cannot read {path} as a tokenizer.json") from None
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut a long text into pieces before a space, where byte-level tokenizers cut it anyway."""
+    start = 0
+    while len(text) - start > PIECE:
+        middle = start + PIECE // 2
+        end = text.rfind(" ", middle, start + PIECE)
+        while end > middle and text[end - 1].isspace():
+            end -= 1  # inside a run of spaces, tokenizers do not cut
+        end = end if end > middle else start + PIECE
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _fingerprint(record: dict[str, Any]) -> str:
+    """Hash what decides the ids of a text, and neither layout nor padding settings.
+
+    Merges are written "a b" by old versions of `tokenizers` and ["a", "b"] by new ones.
+    """
+    parts = {name: record.get(name) for name in ("normalizer", "pre_tokenizer", "added_tokens")}
+    model = dict(record["model"])
+    if "merges" in model:
+        model["merges"] = [
+            merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]
+        ]
+    canonical = json.dumps({**parts, "model": model}, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()[:32]

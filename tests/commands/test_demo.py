@@ -1,0 +1,101 @@
+"""The demonstration: two texts written in the open, two verdicts, and nothing left behind."""
+
+import io
+import re
+import secrets
+from dataclasses import dataclass, replace
+
+import pytest
+from rich.console import Console
+from tiny import tiny_model
+
+import dllmark.commands.demo
+import dllmark.terminal
+from dllmark.models.families import EMBEDDED
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+VERDICT = re.compile(r"^verdict: ([a-z ]+)  z (-?[0-9.]+)  p (\S+)  \d+ of \d+ pairs green", re.M)
+
+
+@dataclass
+class Shown:
+    """What a demonstration left on the two outputs and in the folder it ran in."""
+
+    out: str
+    err: str
+    files: list[str]
+
+    @property
+    def plain(self):
+        """Standard output without its colours."""
+        return COLOUR.sub("", self.out)
+
+
+def terminal():
+    return Console(
+        file=io.StringIO(), force_terminal=True, color_system="standard", width=100,
+        soft_wrap=True, highlight=False, markup=False, emoji=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A whole demonstration on a terminal, with a fixed key so that it always ends the same."""
+    folder, out, err = tmp_path_factory.mktemp("empty"), terminal(), terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for place in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+            patch.setenv(place, str(folder))
+        patch.setattr(secrets, "token_bytes", lambda count: bytes(range(count)))
+        patch.setattr(dllmark.terminal, "out", out)
+        patch.setattr(dllmark.terminal, "err", err)
+        dllmark.commands.demo.run()
+    files = [path.name for path in folder.rglob("*")]
+    return Shown(out.file.getvalue(), err.file.getvalue(), files)
+
+
+def test_the_marked_text_is_recognised_and_the_other_is_not(shown):
+    (marked, z, p), (other, *_) = VERDICT.findall(shown.plain)
+    assert (marked, other) == ("watermarked", "not detected")
+    assert float(z) > 2.33
+    assert float(p) < 0.01
+
+
+def test_both_texts_are_shown_with_the_colours_of_their_tokens(shown):
+    titles = ["With the watermark:", "Without it:", "Colours: green and red pairs under this key"]
+    places = [shown.plain.index(title) for title in titles]
+    assert places == sorted(places)
+    marked, other = shown.out.split("Without it:")
+    for text in (marked, other):
+        assert "\x1b[30;42m" in text and "\x1b[30;41m" in text  # black on green, on red
+        assert len(COLOUR.sub("", text).split()) > 50
+
+
+def test_tokens_appear_out_of_order_where_masks_were(shown):
+    frames = COLOUR.sub("", shown.err).split("\x1b[2K")
+    assert any(re.search(r"░\s*[a-z]+[^░]*░", frame) for frame in frames)
+    assert "\x1b[1;36m" in shown.err  # bold cyan, for the newest
+    assert "░" not in shown.out
+
+
+def test_it_says_where_to_go_next_and_leaves_no_files(shown):
+    after = shown.plain.partition("Now try:")[2]
+    for step in ("dllmark keygen", "dllmark generate", "dllmark detect"):
+        assert step in after
+    assert shown.files == []
+
+
+def test_the_secret_of_its_key_is_not_shown(shown):
+    assert bytes(range(16)).hex() not in shown.out + shown.err
+
+
+def test_in_a_pipe_the_colours_are_signs_and_nothing_moves(run, tokenizer, monkeypatch):
+    model = replace(tiny_model(tokenizer), family=EMBEDDED)
+    monkeypatch.setattr(dllmark.commands.demo, "load_model", lambda source: model)
+    result = run("demo")
+    assert (result.status, result.err) == (0, "")
+    assert "\x1b" not in result.out and "░" not in result.out
+    assert len(VERDICT.findall(result.out)) == 2
+    assert "+ and -: green and red pairs under this key" in result.out

@@ -1,0 +1,305 @@
+"""`generate`: a key is enough to write text that is detected; errors are one line and no text."""
+
+import io
+import json
+import os
+import string
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import checkpoints
+import pytest
+from rich.console import Console
+
+import dllmark.commands.cli
+import dllmark.commands.generate
+import dllmark.terminal
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.watermark import Watermark
+from dllmark.models.loading import load_model
+from dllmark.relation.key import WatermarkKey
+from dllmark.sampling import Dream, Llada, Parallel, generate
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+SCRIPT = Path(sys.executable).with_name("dllmark")
+STORY = "Write a short story about a lighthouse keeper."
+SHORT = ["--tokens", "16", "--steps", "4", "--block", "8"]
+LETTERS = set(string.ascii_uppercase) - {"T"}  # T has merges
+PAPERS = ["--strategy", "predictive-bidirectional"]
+LOUD = [*PAPERS, "--delta", "8", "--temperature", "1"]
+
+
+def write_legible(folder, config):
+    """Write a random checkpoint that uses only letters which are always tokens by themselves.
+
+    So its texts have the same tokens again when they are detected. One dimension of all embeddings
+    is large and the head has a large weight there against all other tokens.
+    """
+    weights = checkpoints.write_checkpoint(folder, config)
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    names = iter(weights)
+    embedding, norm, head = (next(names) for _ in range(3))
+    weights[embedding][:, 0] = 3.0
+    weights[norm][0] = 1.0
+    weights[head][:, 0] = -50.0
+    weights[head][[vocabulary[letter] for letter in LETTERS], 0] = 0.0
+    checkpoints.write_weights(folder, weights)
+
+
+@pytest.fixture(scope="module")
+def llada(tmp_path_factory):
+    """The folder of a model in LLaDA's layout."""
+    folder = tmp_path_factory.mktemp("llada")
+    write_legible(folder, checkpoints.llada_config(max_sequence_length=192))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dream(tmp_path_factory):
+    """The folder of a model in Dream's layout, whose tokenizer is Qwen2's three files."""
+    folder = tmp_path_factory.mktemp("dream")
+    write_legible(folder, checkpoints.dream_config(max_position_embeddings=192))
+    (folder / "tokenizer.json").unlink()
+    checkpoints.write_qwen_files(folder, checkpoints.tokenizer_json(checkpoints.DREAM_SPECIALS))
+    return folder
+
+
+@pytest.fixture
+def own_key(run, llada, tmp_path):
+    """A key for the small model."""
+    run("keygen", "-o", tmp_path / "own.key", "--model", llada)
+    return tmp_path / "own.key"
+
+
+@pytest.mark.parametrize(
+    ("whose", "written", "read"),
+    [("key_file", [], []), ("own_key", ["--json", *PAPERS], ["--jsonl"])],
+    ids=["text of the embedded model", "JSONL of a small one"],
+)
+def test_what_is_written_is_detected_at_the_other_end_of_a_pipe(whose, written, read, request):
+    key = ["--key", request.getfixturevalue(whose)]
+    strong = ["--tokens", "128", "--steps", "32", "--delta", "4", "--temperature", "1"]
+    write = [SCRIPT, "generate", STORY, *key, *strong, *written]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # a pipe shares the cores
+    with (
+        subprocess.Popen(write, stdout=PIPE, stderr=PIPE, env=environment) as writer,
+        subprocess.Popen([SCRIPT, "detect", "-", *key, *read], stdin=writer.stdout, stdout=PIPE)
+        as reader,
+    ):  # fmt: skip
+        found, errors = reader.stdout.read(), writer.stderr.read()
+    assert (writer.returncode, reader.returncode, errors) == (0, 0, b"")
+    assert b"watermarked" in found
+
+
+@pytest.mark.parametrize("layout", ["llada", "dream"])
+def test_a_key_is_enough_to_write_and_to_detect(run, layout, tmp_path, request):
+    folder, path = request.getfixturevalue(layout), tmp_path / "k"
+    run("keygen", "-o", path, "--model", folder)
+    name = WatermarkKey.load(path).tokenizer.name
+    assert name == str(folder if layout == "dream" else folder / "tokenizer.json")
+
+    written = run("generate", "Hello", "--key", path, *LOUD)
+    assert (written.status, written.err, len(written.out)) == (0, "", 129)
+    assert run("detect", "-", "--key", path, "--fpr", "1e-6", stdin=written.out).status == 0
+
+    compared = run("generate", "Hello", "--key", path, "--no-watermark", *LOUD)
+    assert set(compared.out) <= {*LETTERS, "\n"}
+    assert run("detect", "-", "--key", path, "--fpr", "1e-6", stdin=compared.out).status == 1
+
+
+SAMPLERS = {
+    "llada": Llada(16, 32, 1.0, 0.9),
+    "dream": Dream(16, "entropy", 1.0, 0.9),
+    "parallel": Parallel(block_length=32, temperature=1.0, top_p=0.9),
+}
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["answered", "continued"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_it_writes_what_the_library_writes_and_that_is_detected(run, own_key, llada, name, plain):
+    options = ["--sampler", name, "--steps", "16", "--seed", "7", "--top-p", "0.9"]
+    options += ["--plain"] if plain else []
+    written = run("generate", "A", "B C", "--key", own_key, *LOUD, *options, "--json")
+    model = load_model(str(llada))
+    mark = Watermark(WatermarkKey.load(own_key), "predictive-bidirectional", 8.0)
+    texts = generate(model, ["A", "B C"], mark, SAMPLERS[name], chat=not plain, seed=7)
+    assert written.records == [text.to_dict() for text in texts]
+    assert run("detect", "--jsonl", "--key", own_key, stdin=written.out).status == 0
+
+
+def test_answering_and_continuing_are_not_the_same(run, own_key):
+    one, other = (run("generate", "A", "--key", own_key, *SHORT, *way) for way in ([], ["--plain"]))
+    assert one.out != other.out
+
+
+def test_the_same_seed_gives_the_same_text_and_another_seed_another(run, own_key):
+    options = ["--key", own_key, "--temperature", "1", *SHORT]
+    texts = [run("generate", "A", *options, "--seed", seed).out for seed in (0, 0, 1)]
+    assert texts[0] == texts[1] == run("generate", "A", *options).out != texts[2]
+
+
+def test_the_help_names_every_strategy(run):
+    shown = "".join(run("generate", "--help").out.replace("│", "").split())
+    assert ",".join(STRATEGIES) in shown
+
+
+def test_the_key_may_come_from_the_environment(run, own_key, monkeypatch):
+    monkeypatch.setenv("DLLMARK_KEY", str(own_key))
+    [record] = run("generate", "A", *SHORT, "--json").records
+    assert record["watermark"] == WatermarkKey.load(own_key).identity.to_dict()
+
+
+def test_without_a_key_the_model_asked_for_writes_unmarked(run, llada):
+    options = ["--no-watermark", "--model", llada, *SHORT]
+    record = run("generate", "A", *options, "--json").json
+    assert (record["prompt"], record["watermark"]) == ("A", None)
+    assert run("generate", "A", *options).out == record["text"] + "\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"], ["--prompts", "-"], ["--prompts", "p.jsonl"]])
+def test_prompts_come_from_input_or_a_file(run, own_key, monkeypatch, arguments):
+    monkeypatch.chdir(own_key.parent)
+    content = '{"prompt": "A", "id": 1}\n"B"\n'
+    Path("p.jsonl").write_text(content)
+    result = run("generate", *arguments, "--key", own_key, *SHORT, "--json", stdin=content)
+    assert [record["prompt"] for record in result.records] == ["A", "B"]
+
+
+def test_a_file_is_continued(run, own_key, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    options = ["--key", own_key, *SHORT, "-o", path]
+    assert run("generate", "A", *options).err == f"{path}: 1 written, 0 already there\n"
+    first = path.read_bytes()
+    result = run("generate", "A", "B", *options)
+    assert (result.out, result.err) == ("", f"{path}: 1 written, 1 already there\n")
+    report = run("generate", "A", "B", *options, "--json").json
+    assert report == {"path": str(path), "texts": 0, "already there": 2}
+    assert path.read_bytes().startswith(first)
+    assert [json.loads(line)["prompt"] for line in path.read_text().splitlines()] == ["A", "B"]
+    assert run("detect", path, "--key", own_key).status != 2
+
+
+@pytest.mark.parametrize("watch", [[], ["--watch"]], ids=["bar", "watch"])
+def test_what_is_shown_meanwhile_never_mixes_with_the_text(run, own_key, monkeypatch, watch):
+    quiet = run("generate", "A", "B", "--key", own_key, *SHORT, *watch)
+    assert (quiet.status, quiet.err, quiet.out.count("\n")) == (0, "", 2)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, soft_wrap=True)
+    monkeypatch.setattr(dllmark.terminal, "err", console)
+    assert run("generate", "A", "B", "--key", own_key, *SHORT, *watch).out == quiet.out
+    assert ("text 1 of 2" if watch else "texts 1 to 2 of 2") in screen.getvalue()
+    assert ("░" in screen.getvalue()) == bool(watch)
+
+
+UNLOADED = {  # arguments that are refused before a model is loaded
+    "no key": (["A"], "give a key to mark with (--key), or --no-watermark"),
+    "no key file": (["A", "--key", "no.key"], "make one with `dllmark keygen`"),
+    "unknown model": (["A", "--key", "k", "--model", "none"], "cannot load none: there is no"),
+    "wrong key": (["A", "--key", "other"], "is for the tokenizer embedded, but"),
+    "strategy": (["A", "--key", "k", "--strategy", "magic"], "no strategy 'magic': choose one of"),
+    "delta": (["A", "--key", "k", "--delta", "-1"], "is at least 0; got -1.0"),
+    "large delta": (["A", "--key", "k", "--delta", "1e39"], "at most 1000; got 1e+39"),
+    "steps": (["A", "--key", "k", "--steps", "30"], "take 4, 8, 12 … steps, not 30"),
+    "tokens": (["A", "--key", "k", "--tokens", "100"], "do not fill blocks of 32; write 128"),
+    "no tokens": (["A", "--key", "k", "--tokens", "0"], "at least 1; got 0"),
+    "temperature": (["A", "--key", "k", "--temperature", "nan"], "is at least 0; got nan"),
+    "top-p": (["A", "--key", "k", "--top-p", "0"], "top_p is a probability, in (0, 1]; got 0.0"),
+    "order": (["A", "--key", "k", "--order", "up"], "no order 'up': choose one of low_confidence"),
+    "no order": (
+        ["A", "--key", "k", "--sampler", "parallel", "--order", "random"],
+        "has no --order",
+    ),
+    "cache": (["A", "--key", "k", "--cache", "all"], "no cache 'all': choose one of none, prefix"),
+    "no cache": (
+        ["A", "--key", "k", "--sampler", "dream", "--cache", "prefix"],
+        "use it with llada or parallel",
+    ),
+    "seed": (["A", "--key", "k", "--seed", "-1"], "seed is at least 0; got -1"),
+    "empty prompt": (["A", " ", "--key", "k"], "prompt 2 is empty: give at least one word"),
+    "empty input": (["--key", "k"], "standard input is empty: give a prompt there or"),
+    "no prompts": (["--prompts", "none.jsonl", "--key", "k"], "cannot read none.jsonl: No such"),
+    "bad prompts": (["--prompts", "bad.jsonl", "--key", "k"], 'bad.jsonl:2: write each line as {"'),
+    "output": (["A", "--key", "k", "-o", "full.jsonl"], "full.jsonl:1 does not answer prompt 1"),
+    "no folder": (["A", "--key", "k", "-o", "none/a"], "cannot write none/a: make the folder none"),
+    "a folder": (["A", "--key", "k", "-o", "."], "cannot read .: Is a directory"),
+}
+LOADED = {
+    "long prompt": (["A" * 100, "--key", "k"], "takes 192 in all: shorten the prompt or write"),
+    "no model": (["A", "--no-watermark", "--model", "none"], "there is no model none: give `embed"),
+    "long name": (["A", "--no-watermark", "--model", "x" * 300], "cannot load xxx"),
+    "half a model": (["A", "--no-watermark", "--model", "."], "there is no config.json in ."),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"), [*UNLOADED.values(), *LOADED.values()], ids=[*UNLOADED, *LOADED]
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    run, own_key, key, llada, monkeypatch, arguments, reason
+):
+    monkeypatch.chdir(own_key.parent)
+    own_key.rename("k")
+    key.save("other")
+    Path("bad.jsonl").write_text('"good"\n{"text": "no prompt"}\n')
+    Path("full.jsonl").write_text('{"prompt": "B", "text": "x"}\n{"prom')
+    before = {path: path.read_bytes() for path in Path.cwd().iterdir()}
+    if (arguments, reason) in UNLOADED.values():
+        monkeypatch.setattr(
+            dllmark.commands.generate, "load_model", lambda source: pytest.fail("loaded")
+        )
+    if "other" in arguments:
+        arguments = [*arguments, "--model", llada]
+    result = run("generate", *arguments)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith("error: ") and reason in result.err
+    assert {path: path.read_bytes() for path in Path.cwd().iterdir()} == before
+
+
+def test_a_sampler_that_does_not_exist_is_refused(run, own_key):
+    result = run("generate", "A", "--key", own_key, "--sampler", "ar")
+    assert (result.status, result.out, "Traceback" in result.err) == (2, "", False)
+
+
+@pytest.mark.parametrize("command", [["generate", "A", "--no-watermark"], ["demo"]])
+def test_without_torch_it_is_told_how_to_install_it(command):
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"sys.argv = {['dllmark', *command]!r}\n"
+        "from dllmark.commands.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: generating needs torch: pip install 'dllmark[torch]'\n"
+
+
+def test_a_model_that_moved_can_be_pointed_to(run, own_key, llada, tmp_path):
+    (tmp_path / "model").symlink_to(llada)
+    key = WatermarkKey.load(own_key)
+    name = str(tmp_path / "old" / "tokenizer.json")
+    moved = WatermarkKey(
+        key.secret, key.gamma, type(key.tokenizer)(name, key.tokenizer.fingerprint)
+    )
+    moved.save(tmp_path / "moved.key")
+    result = run("generate", "A", "--key", tmp_path / "moved.key", *SHORT)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.endswith("If it was moved, say with --model where to\n")
+    for place in (tmp_path / "model", tmp_path / "model" / "tokenizer.json"):
+        options = ["--key", tmp_path / "moved.key", "--model", place, *SHORT]
+        assert run("generate", "A", *options).status == 0
+
+
+def test_the_secret_is_never_printed_or_written(run, own_key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--key", own_key, *SHORT]
+    runs = [
+        run("generate", "A", *options),
+        run("generate", "A", *options, "--json"),
+        run("generate", "A", *options, "--watch", "-o", tmp_path / "texts.jsonl"),
+        *(run("generate", *arguments, "--key", own_key) for arguments, _ in UNLOADED.values()),
+    ]
+    secret = WatermarkKey.load(own_key).secret.reveal()
+    shown = (tmp_path / "texts.jsonl").read_text() + "".join(r.out + r.err for r in runs)
+    assert secret.hex() not in shown.lower() and repr(secret) not in shown

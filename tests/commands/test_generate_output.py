@@ -1,0 +1,288 @@
+"""Prompts in their formats; a file of texts that survives every interruption."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from tiny import tiny_model
+
+import dllmark.commands.generate
+from dllmark.commands.generate import BATCH, Job, gather_prompts, read_prompts
+from dllmark.errors import DllmarkError, InputError, ModelError
+from dllmark.marking.watermark import Watermark
+from dllmark.sampling import Dream, Llada, Parallel, generate
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+PROMPTS = [f"w{number} w{number + 1}" for number in range(2 * BATCH + 3)]
+
+
+@pytest.fixture
+def model(small_tokenizer, monkeypatch):
+    """The model every job of a test finds, with random weights."""
+    found = tiny_model(small_tokenizer)
+    monkeypatch.setattr("dllmark.commands.generate.load_model", lambda source: found)
+    monkeypatch.setattr(dllmark.commands.generate, "load_tokenizer", lambda source: small_tokenizer)
+    return found
+
+
+@pytest.fixture
+def job(small_key, model):
+    """Eight tokens for each prompt, marked."""
+    return Job(
+        key=small_key, marked=True, model=None, strategy="predictive-bidirectional", delta=2.0,
+        tokens=8, steps=4, block=8, temperature=1.0, top_p=1.0, sampler="llada", order=None,
+        cache="none", suppress_end=False, seed=0, chat=False, watch=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def whole(job, tmp_path):
+    """The bytes of a file that was never interrupted."""
+    assert job.append(PROMPTS, tmp_path / "whole.jsonl") == 0
+    return (tmp_path / "whole.jsonl").read_bytes()
+
+
+FORMATS = {
+    "a text": ("p.txt", b"Why is\nthe sky blue?\n", ["Why is\nthe sky blue?"]),
+    "strings": ("p.jsonl", b'"a"\n"b"\n', ["a", "b"]),
+    "objects": ("p.jsonl", b'{"prompt": "a", "id": 1}\n{"prompt": "b"}', ["a", "b"]),
+    "JSONL by another name": ("p.txt", b'{"prompt": "a"}\n', ["a"]),
+    "blank lines and a byte order mark": ("p.jsonl", b'\xef\xbb\xbf"a"\r\n \n\n"b"', ["a", "b"]),
+    "line separators in a string": (
+        "p.jsonl",
+        '"a\u2028b"\n"c\x85"'.encode(),
+        ["a\u2028b", "c\x85"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "prompts"), FORMATS.values(), ids=FORMATS)
+def test_prompts_are_a_text_or_lines_of_json(tmp_path, name, content, prompts):
+    (tmp_path / name).write_bytes(content)
+    assert read_prompts(str(tmp_path / name)) == prompts
+
+
+BAD = {
+    "no JSON": ("p.jsonl", b'"a"\nWhy?\n', ':2: write each line as {"prompt": "..."}'),
+    "a quote and no JSON": ("p.txt", b'"Why?" she asked.\n', ":1: write each line as"),
+    "no prompt": ("p.jsonl", b'{"text": "a"}\n', ":1: write each line as"),
+    "no string": ("p.jsonl", b'{"prompt": ["a"]}\n', ":1: write each line as"),
+    "a number": ("p.jsonl", b"7\n", ":1: write each line as"),
+    "nesting": ("p.jsonl", b"[" * 100_000, ":1: write each line as"),
+    "nothing": ("p.jsonl", b" \n\n", " is empty: give a prompt there or as an argument"),
+    "Latin-1": ("p.txt", b"caf\xe9", " is not valid UTF-8: convert the prompts first"),
+    "an empty prompt": ("p.jsonl", b'"a"\n""\n', "prompt 2 is empty: give at least one word"),
+    "half a character": ("p.jsonl", b'"\\ud83e"\n', "prompt 1 is not valid Unicode: write it in"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), BAD.values(), ids=BAD)
+def test_prompts_that_cannot_be_used_are_refused(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as error:
+        gather_prompts([], str(tmp_path / name))
+    assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "prompts"),
+    [
+        (["a", "b"], False, ["a", "b"]),
+        (["a"], True, ["a", "from the file"]),
+        ([], True, ["from the file"]),
+        ([], False, ["from the input"]),
+        (["-"], False, ["from the input"]),
+        (["a", "-", "b"], False, ["a", "b", "from the input"]),
+        (["-"], True, ["from the file", "from the input"]),
+    ],
+)
+def test_prompts_are_arguments_then_a_file_then_the_input(
+    tmp_path, monkeypatch, arguments, file, prompts
+):
+    (tmp_path / "p").write_text("from the file")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from the input\n")))
+    assert gather_prompts(arguments, str(tmp_path / "p") if file else None) == prompts
+
+
+def test_every_prompt_is_answered_in_order(job, whole):
+    records = [json.loads(line) for line in whole.splitlines()]
+    assert [record["prompt"] for record in records] == PROMPTS
+    assert [record for record in records if record["watermark"] != job.key.identity.to_dict()] == []
+    assert [text.to_dict() for text in job.texts(PROMPTS)] == records
+
+
+@pytest.mark.parametrize(
+    ("settings", "sampler"),
+    [
+        ({}, Llada(4, 8, 1.0)),
+        ({"order": "left_to_right"}, Llada(4, 8, 1.0, order="left_to_right")),
+        ({"sampler": "dream"}, Dream(4, "entropy", 1.0)),
+        ({"sampler": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),
+        ({"sampler": "parallel"}, Parallel(block_length=8, temperature=1.0)),
+        ({"suppress_end": True}, Llada(4, 8, 1.0, suppress_end=True)),
+        ({"sampler": "dream", "suppress_end": True}, Dream(4, "entropy", 1.0, suppress_end=True)),
+        (
+            {"sampler": "parallel", "suppress_end": True},
+            Parallel(block_length=8, temperature=1.0, suppress_end=True),
+        ),
+    ],
+)
+def test_a_first_batch_is_what_the_library_writes(job, model, settings, sampler):
+    mark = Watermark(job.key, job.strategy, job.delta, tokenizer=model.tokenizer)
+    texts = generate(model, PROMPTS[:BATCH], mark, sampler, tokens=8, chat=False, seed=5)
+    assert list(replace(job, seed=5, **settings).texts(PROMPTS))[:BATCH] == texts
+
+
+def test_no_two_batches_share_their_noise_whatever_their_seeds(job):
+    batches = []
+    for seed in (0, BATCH):
+        ids = [text.ids for text in replace(job, seed=seed).texts(["w1"] * (2 * BATCH))]
+        batches += [ids[:BATCH], ids[BATCH:]]
+    assert all(one != other for one, other in combinations(batches, 2))
+
+
+class Stopped(Exception):
+    """What ends a run that is interrupted."""
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    job, whole, tmp_path, monkeypatch, batches
+):
+    calls = []
+
+    def stopping(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) > batches:
+            raise Stopped
+        return generate(*arguments, **options)
+
+    path = tmp_path / "texts.jsonl"
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(dllmark.commands.generate, "generate", stopping)
+        job.append(PROMPTS, path)
+    left = path.read_bytes() if path.exists() else b""
+    assert left.count(b"\n") == batches * BATCH
+    assert job.append(PROMPTS, path) == batches * BATCH
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.5, 0.77, 0.99])
+def test_a_line_that_was_cut_off_is_written_again(job, whole, tmp_path, share):
+    path = tmp_path / "texts.jsonl"
+    path.write_bytes(whole[: int(share * len(whole))])
+    assert job.append(PROMPTS, path) == path.read_bytes()[: int(share * len(whole))].count(b"\n")
+    assert path.read_bytes() == whole
+
+
+def test_a_last_line_without_its_end_is_written_again(job, whole, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_bytes(whole[:-1])
+    assert job.append(PROMPTS, path) == len(PROMPTS) - 1
+    assert path.read_bytes() == whole
+
+
+def test_lines_that_are_there_stay_as_they_are(job, whole, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    kept = b"".join(whole.splitlines(keepends=True)[:5]).replace(b'{"prompt"', b'{"n":1, "prompt"')
+    path.write_bytes(kept)
+    assert job.append(PROMPTS, path) == 5
+    assert path.read_bytes().startswith(kept)
+    assert path.read_bytes()[len(kept) :] == b"".join(whole.splitlines(keepends=True)[5:])
+
+
+def test_a_finished_file_takes_no_model(job, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        dllmark.commands.generate, "load_model", lambda source: pytest.fail("loaded")
+    )
+    assert job.append(PROMPTS, tmp_path / "whole.jsonl") == len(PROMPTS)
+    assert (tmp_path / "whole.jsonl").read_bytes() == whole
+
+
+OTHER = {
+    "another prompt": (b'{"prompt": "w9 w9", "watermark": null}\n', "does not answer prompt 1"),
+    "no record": (b"some text\n", "does not answer prompt 1 of this run: give another output"),
+    "binary": (b"\xff\xfe\0\n", "does not answer prompt 1"),
+    "no mark": (b'{"prompt": "w0 w1", "watermark": null}\n', "carries another mark than this"),
+    "another key": (b'{"prompt": "w0 w1", "watermark": {"key_id": "x"}}\n', "carries another mark"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), OTHER.values(), ids=OTHER)
+def test_a_file_of_another_run_is_refused_and_kept(job, tmp_path, content, reason):
+    path = tmp_path / "texts.jsonl"
+    path.write_bytes(content + b"cut off")
+    with pytest.raises(InputError, match=f"texts.jsonl:1 {reason}"):
+        job.append(PROMPTS, path)
+    assert path.read_bytes() == content + b"cut off"
+
+
+def test_a_file_with_more_texts_than_prompts_is_refused(job, whole, tmp_path):
+    with pytest.raises(InputError, match=r"whole.jsonl:6 does not answer prompt 6"):
+        job.append(PROMPTS[:5], tmp_path / "whole.jsonl")
+
+
+def test_an_unmarked_run_continues_an_unmarked_file(job, tmp_path):
+    unmarked = replace(job, marked=False)
+    assert unmarked.append(PROMPTS[:1], tmp_path / "texts.jsonl") == 0
+    assert unmarked.append(PROMPTS[:2], tmp_path / "texts.jsonl") == 1
+    with pytest.raises(InputError, match="carries another mark"):
+        job.append(PROMPTS[:2], tmp_path / "texts.jsonl")
+
+
+def test_a_run_that_fails_before_its_first_text_leaves_the_file_as_it_was(job, whole, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_bytes(whole[:-5])
+    with pytest.raises(DllmarkError, match="prompt 20 has 200 tokens"):
+        job.append([*PROMPTS, "w1 " * 200], path)
+    with pytest.raises(DllmarkError, match="no strategy"):
+        replace(job, strategy="magic").append(PROMPTS, path)
+    assert path.read_bytes() == whole[:-5]
+
+
+def test_a_disk_that_is_full_is_a_clear_error(job, tmp_path, monkeypatch):
+    def full(self, mode):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(InputError, match=r"cannot write .*texts.jsonl: No space left on device"):
+        job.append(PROMPTS, tmp_path / "texts.jsonl")
+
+
+def test_weights_that_cannot_be_read_are_a_clear_error(job, monkeypatch):
+    def unreadable(source):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("dllmark.commands.generate.load_model", unreadable)
+    with pytest.raises(ModelError, match=r"cannot load small: .*Input/output error"):
+        list(job.texts(PROMPTS))
+
+
+@pytest.mark.parametrize(
+    ("made_for", "given", "loaded"),
+    [
+        ("embedded", None, "embedded"),
+        ("/models/x/tokenizer.json", None, "/models/x"),
+        ("/models/x/my-tokenizer.json", None, "/models/x/my-tokenizer.json"),
+        ("owner/name", None, "owner/name"),
+        ("owner/name", "/models/y", "/models/y"),
+        ("embedded", "/models/y/tokenizer.json", "/models/y"),
+        (None, None, "embedded"),
+    ],
+)
+def test_the_model_is_the_one_given_or_that_of_the_keys_tokenizer(
+    job, model, monkeypatch, made_for, given, loaded
+):
+    asked = []
+    monkeypatch.setattr(
+        dllmark.commands.generate, "load_model", lambda source: asked.append(source) or model
+    )
+    tokenizer = replace(job.key.tokenizer, name=made_for)
+    key = replace(job.key, tokenizer=tokenizer) if made_for else None
+    list(replace(job, key=key, model=given).texts(PROMPTS[:1]))
+    assert asked == [loaded]

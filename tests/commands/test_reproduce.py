@@ -1,0 +1,103 @@
+"""`dllmark reproduce` writes every form of a report, and says what it cannot do."""
+
+import json
+import sys
+
+import pytest
+
+import dllmark.models.loading
+import dllmark.relation.tokenizer
+from dllmark.files import only_writer
+
+NAMES = ["table1", "table2", "table3", "figure2", "figure3", "examples", "lengths"]
+
+
+@pytest.fixture
+def folder(endless, tmp_path, monkeypatch):
+    """A folder with prompts, where every model is a small one."""
+    loaded = []
+    monkeypatch.setattr(
+        dllmark.models.loading, "load_model", lambda source: loaded.append(source) or endless
+    )
+    monkeypatch.setattr(
+        dllmark.relation.tokenizer, "load_tokenizer", lambda source: endless.tokenizer
+    )
+    monkeypatch.chdir(tmp_path)
+    words = " ".join(f"w{number % 32}" for number in range(40))
+    rows = [{"text": f"w{number} {words}"} for number in range(8)]
+    (tmp_path / "c4.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return loaded
+
+
+SMALL = ["--c4", "c4.jsonl", "--out", "out", "--samples", "8", "--tokens", "32", "--scored", "30",
+         "--max-repeats", "1", "--model", "tiny"]  # fmt: skip
+
+
+def test_every_experiment_runs_on_eight_samples_and_again_without_the_model(run, folder, tmp_path):
+    out = tmp_path / "out"
+    first = run("reproduce", *NAMES, *SMALL, "--judge", "none")
+    assert first.status == 0, first.err
+    assert folder == ["tiny"]
+    drawn = {"figure2", "figure3", "lengths"}
+    for name in NAMES:
+        forms = {path.suffix for path in out.glob(f"{name}.*")}
+        assert forms == {".md", ".csv", ".json"} | ({".png"} if name in drawn else set())
+        about = json.loads((out / f"{name}.json").read_text())["about"]
+        assert (about["model"], about["samples"]) == ("tiny", 8)
+        assert about["command"].startswith("`dllmark reproduce table1 table2 ")
+        assert " texts in 0:00:" in about["texts"]
+        assert " on CPU " in about["texts"]
+    assert first.out.count("\n# ") == len(NAMES) - 1
+    text = (out / "table1.md").read_text()
+
+    second = run("reproduce", "table1", *SMALL)
+    assert second.status == 0
+    assert folder == ["tiny"]  # nothing was missing, so nothing was loaded
+    again = (out / "table1.md").read_text()
+    assert [line for line in again.splitlines() if "- command" not in line] == [
+        line for line in text.splitlines() if "- command" not in line
+    ]
+
+
+def test_json_is_what_the_file_holds(run, folder, tmp_path):
+    result = run("reproduce", "table1", *SMALL, "--json")
+    record = json.loads((tmp_path / "out" / "table1.json").read_text())
+    assert result.json == {"about": record["about"], "rows": record["rows"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["table1", "--out", "out"], "give prompts: --c4 FILE, --eli5 FILE, or both"),
+        (["table1", *SMALL, "--batch", "0"], "batch is at least 1; got 0"),
+        (["table1", *SMALL, "--samples", "9"], "has 8 rows and 9 samples are asked for"),
+        (["table1", *SMALL, "--scored", "33"], "33 tokens cannot be scored of texts of 32"),
+        (["table1", *SMALL, "--delta", "-1"], "delta is added to green tokens and is at least 0"),
+        (["table1", "--c4", "none", "--out", "out"], "cannot read none"),
+        (["table3", *SMALL, "--judge", "none/at/all"], "cannot load the judge none/at/all"),
+        (["table2", *SMALL, "--endpoint", "ftp://x"], "an endpoint starts with http"),
+        (["table1", *SMALL, "--workers", "2"], "--ray-address are for --engine ray"),
+        (["table1", *SMALL, "--engine", "ray", "--workers", "0"], "at least 1 worker; got 0"),
+    ],
+)
+def test_a_mistake_is_one_line(run, folder, arguments, reason):
+    result = run("reproduce", *arguments)
+    assert result.status == 2
+    assert reason in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert folder == []
+
+
+@pytest.mark.parametrize("name", ["figure2", "figure3", "frontier", "lengths"])
+def test_a_plot_that_cannot_be_drawn_shows_before_the_writing(run, folder, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("reproduce", "table1", name, *SMALL)
+    assert (result.status, folder) == (2, [])
+    assert "a plot needs matplotlib: pip install" in result.err
+
+
+def test_two_runs_do_not_write_to_one_folder(run, folder, tmp_path):
+    with only_writer(tmp_path / "out"):
+        result = run("reproduce", "table1", *SMALL)
+    assert (result.status, folder) == (2, [])
+    assert "another run is writing to out: wait for it to end" in result.err

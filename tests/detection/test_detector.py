@@ -1,0 +1,238 @@
+"""Detection counts what it says, its error rate is what it says, and it finds what was marked."""
+
+import collections
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import marked_text, plain_text
+from scipy import stats
+
+from dllmark.detection.detector import Detector, Verdict, detect_any
+from dllmark.errors import InputError, MismatchError, TokenizerError
+from dllmark.relation.greenlist import HashedGreenList, ReferenceBitmap
+from dllmark.relation.key import Secret, WatermarkKey
+
+ids_lists = st.lists(st.integers(0, 34), max_size=80)
+
+
+def naive_counts(key, tokenizer, ids, scoring):
+    """Count green pairs one by one, as the paper's equation and our rules say."""
+    green = HashedGreenList(key, tokenizer.vocab_size)
+    special = {0, 1, 2}
+    pairs = [
+        (left, right)
+        for left, right in pairwise(ids)
+        if left not in special and right not in special
+    ]
+    if scoring == "unique":
+        pairs = list(dict.fromkeys(pairs))
+    colours = [bool(green.pairs(np.array([a]), np.array([b]))[0]) for a, b in pairs]
+    return len(pairs), sum(colours)
+
+
+@given(ids=ids_lists)
+@pytest.mark.parametrize("scoring", ["unique", "all"])
+def test_it_counts_each_scored_pair(small_key, small_tokenizer, ids, scoring):
+    found = Detector(small_key, small_tokenizer, scoring=scoring).detect(ids)
+    assert (found.pairs, found.green) == naive_counts(small_key, small_tokenizer, ids, scoring)
+    assert found.p_value == pytest.approx(stats.binom.sf(found.green - 1, found.pairs, 0.5))
+    assert found.green_fraction == (found.green / found.pairs if found.pairs else 0)
+
+
+@given(texts=st.lists(ids_lists, max_size=12))
+def test_many_at_once_are_scored_like_one_by_one(small_key, small_tokenizer, texts):
+    detector = Detector(small_key, small_tokenizer)
+    assert list(detector.detect_many(texts)) == [detector.detect(text) for text in texts]
+
+
+def test_a_stream_is_read_only_as_far_as_it_is_scored(key, tokenizer):
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "some words that never end"
+
+    found = Detector(key, tokenizer).detect_many(endless())
+    next(found)
+    assert taken < 5000
+
+
+def test_the_prompt_is_context_and_is_not_scored(small_key, small_tokenizer):
+    detector = Detector(small_key, small_tokenizer)
+    prompt, text = [5, 6, 7], [8, 9, 10]
+    assert detector.detect(text, prompt=prompt).pairs == 3
+    assert detector.detect(text, prompt=prompt) == detector.detect([7, *text])
+    assert detector.detect(text, prompt=[]) == detector.detect(text)
+
+
+def test_marked_text_is_detected_by_its_key_and_no_other(key, tokenizer):
+    text = marked_text(key, tokenizer, words=100)
+    other = WatermarkKey(Secret(b"another test key"), 0.5, tokenizer.id)
+    assert Detector(key, fpr=1e-6).detect(text).verdict is Verdict.WATERMARKED
+    assert Detector(other).detect(text).verdict is Verdict.NOT_DETECTED
+
+
+def test_plain_text_is_not_detected(key, tokenizer):
+    text = plain_text(tokenizer, 300, seed=1)
+    assert Detector(key).detect(text).verdict is Verdict.NOT_DETECTED
+
+
+@pytest.mark.parametrize(("gamma", "fpr"), [(0.5, 0.01), (0.25, 0.001), (0.9, 0.05)])
+def test_too_short_means_that_even_all_green_could_not_reach_the_rate(small_tokenizer, gamma, fpr):
+    key = WatermarkKey(Secret(b"sixteen bytes ok"), gamma, small_tokenizer.id)
+    detector = Detector(key, small_tokenizer, fpr=fpr)
+    needed = next(n for n in range(1, 100) if gamma**n <= fpr)
+    rng = np.random.default_rng(0)
+    for pairs, short in ((needed - 1, True), (needed, False)):
+        texts = (rng.permutation(np.arange(3, 35)).tolist()[: pairs + 1] for _ in range(200))
+        verdicts = {found.verdict for found in detector.detect_many(texts)}
+        assert (verdicts == {Verdict.TOO_SHORT}) is short
+        assert short or Verdict.TOO_SHORT not in verdicts
+
+
+def null_rejections(tokenizer, texts, keys, gamma, rates):
+    """How often keys that marked nothing call each text watermarked."""
+    rng = np.random.default_rng(11)
+    hits = collections.Counter()
+    for _ in range(keys):
+        key = WatermarkKey(Secret(rng.bytes(16)), gamma, tokenizer.id)
+        for found in Detector(key, tokenizer).detect_many(texts):
+            hits.update(rate for rate in rates if found.p_value <= rate)
+    return hits
+
+
+@pytest.mark.parametrize("gamma", [0.25, 0.5])
+@pytest.mark.parametrize("kind", ["random", "repetitive"])
+def test_under_thousands_of_wrong_keys_the_rate_is_at_most_the_stated_one(tokenizer, kind, gamma):
+    rng = np.random.default_rng(3)
+    text = rng.integers(5, tokenizer.vocab_size, 250)
+    if kind == "repetitive":  # sixty words over and over, and one word alone over and over
+        text = np.concatenate([np.tile(text[:60], 4), np.full(50, text[0])])
+    keys, rates = 4000, (0.01, 0.001)
+    hits = null_rejections(tokenizer, [text], keys, gamma, rates)
+    for rate in rates:
+        assert stats.binom.sf(hits[rate] - 1, keys, rate) > 1e-3, (rate, hits)
+    assert hits[0.01] > 0
+
+
+def test_counting_every_pair_of_a_repetitive_text_is_not_safe(tokenizer):
+    """Why `unique` is the default."""
+    rng = np.random.default_rng(3)
+    text = np.tile(rng.integers(5, tokenizer.vocab_size, 10), 25)
+    hits = 0
+    for _ in range(300):
+        key = WatermarkKey(Secret(rng.bytes(16)), 0.5, tokenizer.id)
+        hits += Detector(key, tokenizer, scoring="all").detect(text).p_value <= 0.01
+    assert hits > 30
+
+
+def test_explanation_names_every_token_and_adds_up(key, tokenizer):
+    text = "The sky is blue, the sky is blue. <|endoftext|>Ünïcödé 🙂 works."
+    detector = Detector(key, tokenizer)
+    tokens, found = detector.explain(text), detector.detect(text)
+    marks = collections.Counter(token.mark for token in tokens)
+    assert marks["green"] == found.green
+    assert marks["green"] + marks["red"] == found.pairs
+    assert tokens[0].mark == "not scored"
+    assert all(token.text == text[token.start : token.end] for token in tokens)
+    special = next(token for token in tokens if token.text == "<|endoftext|>")
+    assert special.mark == "not scored"
+    assert {token.end for token in tokens} >= {len(text)}
+
+
+def test_explanation_with_a_prompt_scores_the_first_token(key, tokenizer):
+    detector = Detector(key, tokenizer)
+    tokens = detector.explain(" blue skies", prompt="I see")
+    assert tokens[0].mark != "not scored"
+    scored = sum(token.mark != "not scored" for token in tokens)
+    assert scored == detector.detect(" blue skies", prompt="I see").pairs
+
+
+def test_explanation_of_nothing_is_nothing(key, tokenizer):
+    assert Detector(key, tokenizer).explain("") == []
+    assert Detector(key, tokenizer).spans("") == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_marked_stretch_is_found_inside_a_longer_text(key, tokenizer, seed):
+    before = plain_text(tokenizer, 1200, seed=2 * seed)
+    marked = marked_text(key, tokenizer, words=150, seed=seed, share=0.85)
+    after = plain_text(tokenizer, 800, seed=2 * seed + 1)
+    start, end = len(before), len(before) + len(marked)
+    [span] = Detector(key, tokenizer).spans(before + marked + after)
+    common = min(end, span.end) - max(start, span.start)
+    assert common >= 0.8 * (end - start)
+    assert common >= 0.8 * (span.end - span.start)
+    assert span.p_value < 0.01
+
+
+def test_several_keys_are_tried_at_a_price(key, tokenizer):
+    others = [WatermarkKey(Secret(bytes([n]) * 16), 0.5, tokenizer.id) for n in range(9)]
+    text = marked_text(key, tokenizer, words=60)
+    alone = Detector(key, tokenizer).detect(text)
+    found = detect_any([*others, key], text, tokenizer=tokenizer)
+    assert found.key_id == key.id
+    assert found.keys_tried == 10
+    assert found.p_value == pytest.approx(10 * alone.p_value)
+    assert found.verdict is Verdict.WATERMARKED
+    with pytest.raises(InputError, match="at least one key"):
+        detect_any([], text)
+
+
+def test_many_keys_make_a_text_too_short_that_is_long_enough_for_one(small_tokenizer):
+    keys = [WatermarkKey(Secret(bytes([n]) * 16), 0.5, small_tokenizer.id) for n in range(50)]
+    ids = list(range(3, 12))  # 8 pairs: 1/256 for one key, 50/256 for fifty
+    assert Detector(keys[0], small_tokenizer).detect(ids).verdict is not Verdict.TOO_SHORT
+    assert detect_any(keys, ids, tokenizer=small_tokenizer).verdict is Verdict.TOO_SHORT
+
+
+def test_text_marked_by_the_reference_implementation_is_detected(tmp_path, small_tokenizer):
+    rng = np.random.default_rng(0)
+    bits = rng.random((35, 35)) < 0.5
+    bits[:, 3] = bits[3, :] = True  # so that a green chain never ends
+    path = tmp_path / "bitmap_v35_r50_k7.bin"
+    np.packbits(bits.reshape(-1)).tofile(path)
+    chain = [3]
+    for _ in range(60):
+        chain.append(int(rng.choice(3 + np.flatnonzero(bits[chain[-1], 3:]))))
+    found = Detector(ReferenceBitmap(path), small_tokenizer).detect(chain)
+    assert found.verdict is Verdict.WATERMARKED
+    assert found.green == found.pairs
+
+
+def test_what_cannot_be_scored_is_refused_with_a_reason(key, tokenizer, small_tokenizer):
+    detector = Detector(key, tokenizer)
+    with pytest.raises(TokenizerError, match="16384 is outside"):
+        detector.detect([5, 16_384])
+    with pytest.raises(TokenizerError, match="-1 is outside"):
+        detector.detect([5, -1])
+    with pytest.raises(InputError, match="flat sequence of integers"):
+        detector.detect([[5, 6]])
+    with pytest.raises(InputError, match="flat sequence of integers"):
+        detector.detect([0.5])
+    with pytest.raises(InputError, match="surrogates"):
+        detector.detect("\ud800")
+    with pytest.raises(MismatchError, match="fingerprints differ"):
+        Detector(key, small_tokenizer)
+    with pytest.raises(InputError, match="rate"):
+        Detector(key, tokenizer, fpr=0)
+    with pytest.raises(InputError, match="'unique' or 'all'"):
+        Detector(key, tokenizer, scoring="some")
+    with pytest.raises(InputError, match="pass the model's"):
+        Detector(HashedGreenList(key, 16_384))
+    with pytest.raises(InputError, match="different models"):
+        Detector(HashedGreenList(key, 100), tokenizer)
+
+
+def test_a_result_holds_no_secret(key, tokenizer):
+    found = Detector(key, tokenizer).detect("some text to look at")
+    secret = key.secret.reveal()
+    assert secret not in pickle.dumps(found)
+    assert secret.hex() not in repr(found) + str(found.to_dict())
+    assert pickle.loads(pickle.dumps(found)) == found

@@ -1,0 +1,303 @@
+"""The bias equals the paper's algorithms, written here position by position and token by token."""
+
+import numpy as np
+import pytest
+import torch
+from siphash24 import siphash24
+
+import dllmark.marking.bias
+from dllmark.detection.detector import Detector
+from dllmark.errors import DllmarkError, MismatchError
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.watermark import Watermark
+from dllmark.relation.greenlist import BitMatrix, HashedGreenList
+from dllmark.relation.key import Secret, WatermarkKey
+
+VOCABULARY = 37  # two ids more than the small tokenizer has tokens, and no multiple of 8
+SPECIAL = {0, 1, 2, 35, 36}
+PAD, MASK = 0, 2
+DELTA = 1.75
+
+
+def green(key, left, right):
+    message = (left << 32 | right).to_bytes(8, "little")
+    hashed = int.from_bytes(siphash24(message, key=key.secret.reveal()).digest(), "little")
+    return hashed < int(key.gamma * 2**64)
+
+
+def naive_side(key, strategy, candidates, x, revealed, z, j, colour):
+    """The bias of every token from the neighbour at position j, where colour(u, v) is its pair."""
+    if not 0 <= j < len(x):
+        return [0.0] * VOCABULARY  # "no constraint at sequence end"
+    if revealed[j]:
+        stand_ins = [(int(x[j]), 1.0)]
+    elif strategy in ("kgw", "bidirectional"):
+        stand_ins = []
+    elif strategy in ("predictive", "predictive-bidirectional"):
+        stand_ins = [(int(z[j].argmax()), 1.0)]
+    else:
+        p = z[j].float().softmax(-1)
+        best = sorted(range(VOCABULARY), key=lambda u: -p[u])[:candidates]
+        stand_ins = [(u, float(p[u])) for u in best]
+    bias = []
+    for v in range(VOCABULARY):
+        total = 0.0
+        for u, weight in stand_ins:
+            if u in SPECIAL:
+                continue
+            total += weight * (key.gamma if v in SPECIAL else float(colour(u, v)))
+        bias.append(total)
+    return bias
+
+
+def naive_logits(key, strategy, candidates, x, revealed, z, i):
+    """Algorithms 1 to 5: the biased logits of position i."""
+    sides = [naive_side(key, strategy, candidates, x, revealed, z, i - 1,
+                        lambda u, v: green(key, u, v))]  # fmt: skip
+    if "bidirectional" in strategy:
+        sides.append(naive_side(key, strategy, candidates, x, revealed, z, i + 1,
+                                lambda w, v: green(key, v, w)))  # fmt: skip
+    return [float(z[i, v]) + DELTA * sum(side[v] for side in sides) for v in range(VOCABULARY)]
+
+
+def random_state(seed, dtype=torch.float32, batch=3, length=14):
+    """A batch in the middle of generation: left padding, a prompt, text and masks."""
+    rng = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(3, 35, (batch, length), generator=rng)
+    revealed = torch.rand(batch, length, generator=rng) < 0.5
+    for row in range(batch):
+        tokens[row, :row] = PAD
+        revealed[row, : row + 2] = True
+    tokens[0, 5], revealed[0, 5] = 1, True  # an end of text in the middle
+    tokens[~revealed] = MASK
+    # Values of a permutation stay distinct in bfloat16, so that the best candidate is one.
+    ranks = torch.rand(batch, length, VOCABULARY, generator=rng).argsort(-1)
+    return tokens, revealed, (ranks / 8 - 2).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bias_is_the_papers(small_key, small_tokenizer, strategy, dtype, seed):
+    tokens, revealed, logits = random_state(seed, dtype)
+    watermark = Watermark(small_key, strategy, DELTA, candidates=3, tokenizer=small_tokenizer)
+    positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
+    biased = watermark.bias(tokens, revealed, logits, positions)
+    assert biased.dtype == dtype
+    for b, row in enumerate(tokens):
+        for i in range(len(row)):
+            expected = naive_logits(small_key, strategy, 3, row, revealed[b], logits[b], i)
+            torch.testing.assert_close(
+                biased[b, i], torch.tensor(expected).to(dtype), rtol=1e-6, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_only_the_rows_that_are_needed_give_the_same_bias(small_key, small_tokenizer, strategy):
+    tokens, revealed, logits = random_state(7)
+    watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
+    positions = torch.tensor([[6, 9], [13, 8], [4, -1]])
+    rows = torch.tensor([[5, 6, 7, 8, 9, 10], [12, 13, 7, 8, 9, 0], [5, 4, 3, 2, 1, 0]])
+    few = watermark.bias(tokens, revealed, logits[torch.arange(3)[:, None], rows], positions, rows)
+    full = watermark.bias(tokens, revealed, logits, positions)
+    torch.testing.assert_close(few[:2], full[:2])
+    torch.testing.assert_close(few[2, 0], full[2, 0])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_contenders_get_the_same_bias_as_among_all_tokens(
+    monkeypatch, tmp_path, small_key, small_tokenizer, strategy
+):
+    tokens, revealed, logits = random_state(11)
+    positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
+    contenders = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    full = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer).bias(
+        tokens, revealed, logits, positions
+    )
+    monkeypatch.setattr(dllmark.marking.bias, "HASHED_AT_ONCE", 2 * VOCABULARY)
+    matrix = BitMatrix.build(HashedGreenList(small_key, VOCABULARY), tmp_path / "m", progress=False)
+    for source in (small_key, matrix):
+        watermark = Watermark(source, strategy, DELTA, tokenizer=small_tokenizer)
+        most = []
+
+        def asked(gain, most=most):
+            most.append(gain)
+            return contenders
+
+        some = watermark.bias(tokens, revealed, logits, positions, contenders=asked)
+        assert torch.equal(some[contenders], full[contenders])
+        gained = full.double() - logits.double()
+        assert (gained <= most[0][..., None] + 1e-5).all()
+        assert most[0].max() <= 2.0001 * DELTA
+
+
+def test_a_neighbour_without_logits_is_not_predicted(small_key, small_tokenizer):
+    tokens, revealed = torch.tensor([[5, MASK, MASK]]), torch.tensor([[True, False, False]])
+    logits = torch.zeros(1, 2, VOCABULARY)
+    watermark = Watermark(small_key, "predictive-bidirectional", DELTA, tokenizer=small_tokenizer)
+    kgw = Watermark(small_key, "kgw", DELTA, tokenizer=small_tokenizer)
+    known, at = torch.tensor([[0, 1]]), torch.tensor([[1]])
+    block_end = watermark.bias(tokens, revealed, logits, at, known)
+    torch.testing.assert_close(block_end, kgw.bias(tokens, revealed, logits, at, known))
+
+
+def test_a_matrix_biases_like_the_hash(tmp_path, small_key, small_tokenizer):
+    tokens, revealed, logits = random_state(3)
+    matrix = BitMatrix.build(HashedGreenList(small_key, VOCABULARY), tmp_path / "m", progress=False)
+    positions = torch.arange(14).expand(3, 14)
+    for strategy in STRATEGIES:
+        hashed = Watermark(small_key, strategy, tokenizer=small_tokenizer)
+        looked_up = Watermark(matrix, strategy, tokenizer=small_tokenizer)
+        torch.testing.assert_close(
+            looked_up.bias(tokens, revealed, logits, positions),
+            hashed.bias(tokens, revealed, logits, positions),
+        )
+
+
+def test_a_gpu_without_triton_hashes_there_and_gives_the_same_bits(
+    monkeypatch, small_key, small_tokenizer
+):
+    """Which this machine may not have: the lines it would run, run here."""
+    tokens, revealed, logits = random_state(5)
+    positions = torch.tensor([[6, 9], [13, 8], [4, -1]])
+    for strategy in STRATEGIES:
+        watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
+        expected = watermark.bias(tokens, revealed, logits, positions)
+        with monkeypatch.context() as patch:
+            patch.setattr(dllmark.marking.bias, "_answers_on", lambda ask, device: True)
+            patch.setattr(dllmark.marking.bias, "HASHED_AT_ONCE", 2 * VOCABULARY)
+            assert torch.equal(watermark.bias(tokens, revealed, logits, positions), expected)
+
+
+def test_only_a_matrix_needs_the_host(tmp_path, small_key, small_tokenizer):
+    hashed = HashedGreenList(small_key, VOCABULARY)
+    matrix = BitMatrix.build(hashed, tmp_path / "m", progress=False)
+    for source, on_device in ((small_key, True), (hashed, True), (matrix, False)):
+        assert Watermark(source, tokenizer=small_tokenizer).on_device is on_device
+
+
+def test_where_one_token_is_left_it_is_certain(small_key, small_tokenizer):
+    """Tokens that must not be written have no part in the expectation."""
+    tokens, revealed = torch.full((1, 3), MASK), torch.zeros(1, 3, dtype=torch.bool)
+    logits = torch.full((1, 3, VOCABULARY), -torch.inf)
+    logits[..., 3] = 1.0
+    common = {"delta": DELTA, "tokenizer": small_tokenizer}
+    expected = Watermark(small_key, "expected-bidirectional", **common)
+    argmax = Watermark(small_key, "predictive-bidirectional", **common)
+    at = torch.tensor([[0, 1, 2]])
+    assert torch.equal(
+        expected.bias(tokens, revealed, logits, at), argmax.bias(tokens, revealed, logits, at)
+    )
+
+
+def test_no_strength_is_no_change(small_key, small_tokenizer):
+    tokens, revealed, logits = random_state(1)
+    watermark = Watermark(small_key, delta=0, tokenizer=small_tokenizer)
+    positions = torch.arange(14).expand(3, 14)
+    assert torch.equal(watermark.bias(tokens, revealed, logits, positions), logits)
+
+
+def test_one_candidate_is_the_argmax_weighted_by_its_probability(small_key, small_tokenizer):
+    tokens, revealed = torch.tensor([[MASK, MASK]]), torch.zeros(1, 2, dtype=torch.bool)
+    logits = torch.zeros(1, 2, VOCABULARY)
+    logits[0, 0, 9] = 4.0
+    positions = torch.tensor([[1]])
+    common = {"delta": DELTA, "tokenizer": small_tokenizer}
+    expected = Watermark(small_key, "expected-bidirectional", candidates=1, **common)
+    argmax = Watermark(small_key, "predictive", **common)
+    p = logits[0, 0].softmax(-1)[9]
+    torch.testing.assert_close(
+        expected.bias(tokens, revealed, logits, positions),
+        p * argmax.bias(tokens, revealed, logits, positions),
+    )
+
+
+def test_the_key_does_not_change_how_likely_a_special_token_is_on_average(
+    small_key, small_tokenizer
+):
+    tokens, revealed, logits = random_state(2)
+    watermark = Watermark(small_key, "predictive-bidirectional", DELTA, tokenizer=small_tokenizer)
+    # Position 3 of the first sequence, with both neighbours revealed and neither special.
+    tokens[0, 2], tokens[0, 4] = 10, 11
+    revealed[0, 2] = revealed[0, 4] = True
+    biased = watermark.bias(tokens, revealed, logits, torch.tensor([[3], [-1], [-1]]))[0, 0]
+    special = torch.tensor(sorted(SPECIAL))
+    torch.testing.assert_close(biased[special], logits[0, 3, special] + 2 * small_key.gamma * DELTA)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("order", ["left to right", "right to left", "random", "pairs"])
+def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
+    key, tokenizer, strategy, order
+):
+    """A stand-in model of random logits; `kgw` needs the left neighbour, as the paper says."""
+    rng = np.random.default_rng(0)
+    length = 120
+    steps = {
+        "left to right": [[i] for i in range(length)],
+        "right to left": [[i] for i in reversed(range(length))],
+        "random": [[i] for i in rng.permutation(length)],
+        "pairs": rng.permutation(length).reshape(-1, 2).tolist(),
+    }[order]
+    watermark = Watermark(key, strategy, 4.0, tokenizer=tokenizer)
+    tokens = torch.full((1, length), 2)
+    revealed = torch.zeros(1, length, dtype=torch.bool)
+    logits = 2 * torch.randn(1, length, tokenizer.vocab_size, generator=torch.manual_seed(0))
+    logits[..., :5] = -30
+    for step in steps:
+        biased = watermark.bias(tokens, revealed, logits, torch.tensor([step]))
+        tokens[0, step] = biased[0].argmax(-1)
+        revealed[0, step] = True
+    found = Detector(key, tokenizer, fpr=1e-4).detect(tokens[0].tolist())
+    blind = order == "right to left" and strategy == "kgw"
+    assert (found.verdict.value == "watermarked") is not blind
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_neighbours_are_never_decided_at_once_where_a_strategy_takes_turns(
+    small_key, small_tokenizer, strategy
+):
+    watermark = Watermark(small_key, strategy, tokenizer=small_tokenizer)
+    step = torch.tensor([[5, 9, 6, 4], [3, 8, -1, -1]])
+    turns = [turn.tolist() for turn in watermark.passes(step)]
+    if strategy in ("expected-bidirectional", "guided-bidirectional"):
+        assert turns == [[[-1, -1, 6, 4], [-1, 8, -1, -1]], [[5, 9, -1, -1], [3, -1, -1, -1]]]
+    else:
+        assert turns == [step.tolist()]  # as in the paper
+    assert [turn.tolist() for turn in watermark.passes(step[:, :1])] == [[[5], [3]]]
+
+
+def test_wrong_settings_are_refused_with_a_reason(key, tokenizer, small_tokenizer):
+    with pytest.raises(DllmarkError, match="choose one of kgw"):
+        Watermark(key, "sideways")
+    with pytest.raises(DllmarkError, match="at least 0"):
+        Watermark(key, delta=-1.0)
+    with pytest.raises(DllmarkError, match="at least 1 candidate"):
+        Watermark(key, "expected-bidirectional", candidates=0)
+    with pytest.raises(MismatchError, match="fingerprints differ"):
+        Watermark(key, tokenizer=small_tokenizer)
+    with pytest.raises(DllmarkError, match="pass the model's"):
+        Watermark(HashedGreenList(key, 10))
+    watermark = Watermark(key, tokenizer=tokenizer)
+    tokens, revealed = torch.zeros(1, 4, dtype=torch.int64), torch.ones(1, 4, dtype=torch.bool)
+    with pytest.raises(MismatchError, match="different models"):
+        watermark.bias(tokens, revealed, torch.zeros(1, 4, 100), torch.tensor([[1]]))
+    with pytest.raises(DllmarkError, match="not among the rows"):
+        few = torch.tensor([[2, 3]])
+        watermark.bias(tokens, revealed, torch.zeros(1, 2, 16_384), torch.tensor([[1]]), few)
+    with pytest.raises(DllmarkError, match="say with `rows`"):
+        watermark.bias(tokens, revealed, torch.zeros(1, 2, 16_384), torch.tensor([[1]]))
+
+
+def test_its_identity_is_the_keys(key, tokenizer):
+    assert Watermark(key, tokenizer=tokenizer).identity == key.identity
+
+
+def test_a_longer_head_than_vocabulary_is_marked_and_detected(tokenizer):
+    """Models round their head up: LLaDA has 115 ids, Dream 400, that are no tokens."""
+    key = WatermarkKey(Secret(b"x" * 16), 0.25, tokenizer.id)
+    watermark = Watermark(key, "bidirectional", 2.0, tokenizer=tokenizer)
+    logits = torch.zeros(1, 3, tokenizer.vocab_size + 115)
+    tokens, revealed = torch.tensor([[9, 2, 11]]), torch.tensor([[True, False, True]])
+    biased = watermark.bias(tokens, revealed, logits, torch.tensor([[1]]))[0, 0]
+    torch.testing.assert_close(biased[tokenizer.vocab_size :], torch.full((115,), 2 * 0.25 * 2.0))

@@ -1,0 +1,283 @@
+"""Texts from prompts: marked and detected, reproducible, cut at their end; errors say why."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import END, MASK, PAD, PROMPTS, order_of, scripted_model, steps_of, tiny_model
+
+from dllmark.detection.detector import Detector
+from dllmark.errors import DllmarkError, MismatchError
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.watermark import Watermark
+from dllmark.models.families import EMBEDDED
+from dllmark.sampling import Dream, Llada, Parallel, generate, loop
+from dllmark.sampling.confidence import contenders
+
+WARM = {"temperature": 0.8, "suppress_end": True}
+SAMPLERS = {
+    "llada": Llada(steps=16, block_length=16, **WARM),
+    "random": Llada(steps=32, order="random", **WARM),
+    "remask": Llada(steps=32, remask=0.2, **WARM),
+    "guided": Llada(steps=16, block_length=16, cfg_scale=0.5, **WARM),
+    "origin": Dream(steps=16, **WARM),
+    "entropy": Dream(steps=16, order="entropy", alg_temp=0.2, top_p=0.95, **WARM),
+    "parallel": Parallel(threshold=0.6, **WARM),
+}
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+
+
+@pytest.fixture
+def mark(small_key, small_tokenizer):
+    return Watermark(small_key, "predictive-bidirectional", 6.0, tokenizer=small_tokenizer)
+
+
+@every_sampler
+def test_a_marked_text_is_detected_and_an_unmarked_one_is_not(model, small_key, mark, sampler):
+    detector = Detector(small_key, model.tokenizer, fpr=1e-3)
+    for watermark, verdict in ((mark, "watermarked"), (None, "not detected")):
+        for text in generate(model, PROMPTS, watermark, sampler, tokens=128, chat=False):
+            assert detector.detect(text.ids).verdict.value == verdict
+            assert text.watermark == (watermark and mark.identity.to_dict())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_marks_a_text(model, small_key, strategy):
+    watermark = Watermark(small_key, strategy, 8.0, tokenizer=model.tokenizer)
+    sampler = Llada(steps=128, **WARM)
+    [text] = generate(model, PROMPTS[:1], watermark, sampler, tokens=128, chat=False)
+    found = Detector(small_key, model.tokenizer, fpr=1e-3).detect(text.ids)
+    assert found.verdict.value == "watermarked"
+
+
+def test_only_the_left_neighbour_counts_for_kgw(model, small_key):
+    kgw = Watermark(small_key, "kgw", 12.0, tokenizer=model.tokenizer)
+    detector = Detector(small_key, model.tokenizer)
+    orders = {}
+    for order in ("left_to_right", "random"):
+        sampler = Llada(steps=128, order=order, **WARM)
+        [text] = generate(model, PROMPTS[:1], kgw, sampler, tokens=128, chat=False)
+        orders[order] = detector.detect(text.ids).green_fraction, text.known_left
+    assert orders["left_to_right"] == (1.0, 1.0)
+    green, known = orders["random"]
+    assert green == pytest.approx(known + (1 - known) / 2, abs=0.1)
+    assert 0.4 < known < 0.65
+
+
+class Listening(Watermark):
+    """Keeps what it is asked."""
+
+    def bias(self, tokens, revealed, logits, positions, rows=None, contenders=None):
+        self.asked = [*getattr(self, "asked", []), (positions.tolist(), rows.tolist())]
+        assert logits.shape[:2] == rows.shape
+        return super().bias(tokens, revealed, logits, positions, rows, contenders)
+
+
+def test_a_watermark_is_asked_for_the_chosen_positions_only(small_key, small_tokenizer):
+    """It is given the logits of their block and of one position more."""
+    listening = Listening(small_key, "predictive-bidirectional", tokenizer=small_tokenizer)
+    model = scripted_model(small_tokenizer, [{5: p} for p in (0.3, 0.9, 0.5, 0.8, 0.6, 0.4)])
+    generate(model, ["w1"], listening, Llada(4, 3), tokens=6, chat=False)
+    assert listening.asked == [
+        ([[2, 3]], [[1, 2, 3, 4]]),
+        ([[1]], [[1, 2, 3, 4]]),
+        ([[4, 5]], [[4, 5, 6]]),
+        ([[6]], [[4, 5, 6]]),
+    ]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
+def test_leaving_out_what_cannot_be_drawn_changes_no_text(
+    model, small_key, monkeypatch, strategy, temperature
+):
+    watermark = Watermark(small_key, strategy, 2.0, tokenizer=model.tokenizer)
+    sampler = Llada(steps=16, temperature=temperature)
+    with_some = generate(model, PROMPTS, watermark, sampler, tokens=32)
+    left_out = []
+
+    def all_of_them(*asked):
+        left_out.append(int((~contenders(*asked)).sum()))
+
+    monkeypatch.setattr(loop, "contenders", all_of_them)
+    assert generate(model, PROMPTS, watermark, sampler, tokens=32) == with_some
+    assert sum(left_out) > 0
+
+
+@every_sampler
+def test_the_same_seed_gives_the_same_text_and_another_seed_another(model, sampler):
+    texts = [generate(model, PROMPTS, None, sampler, tokens=32, seed=s) for s in (1, 1, 2)]
+    assert texts[0] == texts[1]
+    assert all(one.ids != other.ids for one, other in zip(texts[1], texts[2], strict=True))
+
+
+@pytest.mark.parametrize("seeds", [(0, 1), (0, 2**32), (1, 2**40 + 1)])
+def test_no_two_batches_share_their_noise(model, seeds):
+    sampler = Llada(steps=32, temperature=1.0)
+    drawn = [
+        text.ids
+        for seed in seeds
+        for text in generate(model, ["w1", "w1"], None, sampler, tokens=32, seed=seed, batch_size=1)
+    ]
+    assert len({tuple(ids) for ids in drawn}) == 4
+
+
+@pytest.mark.parametrize(
+    "sampler", [Llada(16, 16), Dream(16, "entropy"), Dream(16, "maskgit_plus"), Parallel(0.5)]
+)
+def test_a_batch_gives_what_one_by_one_gives(model, mark, sampler):
+    together = generate(model, PROMPTS, mark, sampler, tokens=32)
+    assert together == generate(model, PROMPTS, mark, sampler, tokens=32, batch_size=1)
+    assert together == generate(model, PROMPTS, mark, sampler, tokens=32, batch_size=2)
+
+
+@every_sampler
+def test_every_token_is_revealed_in_the_end_and_prompts_never_change(model, mark, sampler):
+    steps = steps_of(model, sampler, mark)
+    prompt = steps[0].tokens[:, :5]
+    assert prompt.tolist()[1] == [PAD, PAD, PAD, *model.tokenizer.encode(PROMPTS[1])]
+    for step in steps:
+        assert step.start == 5
+        assert step.revealed[:, :5].all()
+        assert torch.equal(step.tokens[:, :5], prompt)
+        assert torch.equal(step.tokens == MASK, ~step.revealed)
+    assert steps[-1].revealed.all()
+    assert steps[-1].number == len(steps)
+
+
+def test_tokens_appear_out_of_order(model):
+    order = order_of(steps_of(model, Llada(steps=32)))
+    assert sorted(order) == list(range(32)) != order
+    order = order_of(steps_of(model, Llada(steps=32, order="left_to_right")))
+    assert order == list(range(32))
+
+
+def test_a_step_is_a_copy(model):
+    steps = steps_of(model, Llada(steps=32))
+    assert [int(step.revealed[0, 5:].sum()) for step in steps] == list(range(1, 33))
+
+
+def test_a_text_is_cut_at_its_end(small_tokenizer):
+    likely = [{5: 0.9}, {PAD: 0.9}, {6: 0.9}, {END: 0.9}, {7: 0.9}, {8: 0.9}]
+    model = scripted_model(small_tokenizer, likely)
+    [text] = generate(model, ["w1"], None, Llada(6, 6), tokens=6, chat=False)
+    assert text.ids == [5, PAD, 6]
+    assert text.text == "w2 w3"
+
+
+def test_known_left_counts_the_tokens_of_the_text_only(small_tokenizer):
+    likely = [{5: 0.9}, {6: 0.7}, {7: 0.8}, {8: 0.95}, {END: 0.85}, {9: 0.6}]
+    model = scripted_model(small_tokenizer, likely)
+    [text] = generate(model, ["w1"], None, Llada(6, 6), tokens=6, chat=False)
+    assert text.known_left == 2 / 4  # revealed in the order 3, 0, 4, 2, 1, 5
+    [at_once] = generate(model, ["w1"], None, Llada(1, 6), tokens=6, chat=False)
+    assert at_once.known_left == 1 / 4
+
+
+def test_a_text_that_ends_at_once_is_empty(small_tokenizer):
+    model = scripted_model(small_tokenizer, [{END: 0.9}] * 4)
+    [text] = generate(model, ["w1"], None, Llada(4, 4), tokens=4, chat=False)
+    assert (text.text, text.ids, text.known_left) == ("", [], 0.0)
+
+
+def test_a_generation_is_plain_json(model, mark):
+    [text] = generate(model, ["w1"], mark, Llada(8, 8), tokens=8)
+    record = json.loads(json.dumps(text.to_dict()))
+    assert record == {
+        "prompt": "w1", "text": text.text, "ids": text.ids, "known_left": text.known_left,
+        "watermark": mark.identity.to_dict(),
+    }  # fmt: skip
+
+
+def test_chat_wraps_the_prompt_in_the_familys_template(tokenizer):
+    model = replace(tiny_model(tokenizer), family=EMBEDDED)
+    starts = []
+    for chat in (True, False):
+        [text] = generate(
+            model, ["Hello there"], None, Llada(1, 4), tokens=4, chat=chat,
+            on_step=lambda step: starts.append(step.tokens[0, : step.start].tolist()),
+        )  # fmt: skip
+        assert text.prompt == "Hello there"
+    plain = tokenizer.encode("Hello there").tolist()
+    assert starts == [[3, *plain, 4], plain]
+
+
+def test_no_prompts_give_no_texts(model):
+    assert generate(model, []) == []
+
+
+def test_the_progress_bar_goes_to_stderr_and_counts_the_steps_of_all_batches(model, capsys):
+    options = {"tokens": 32, "batch_size": 2}
+    generate(model, PROMPTS, None, Llada(steps=4), progress=True, **options)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "writing" in err
+    assert "100%" in err
+    assert "8/8" in err
+    generate(model, PROMPTS, None, Parallel(1.0), progress=True, **options)
+    assert "64/?" in capsys.readouterr().err
+    generate(model, PROMPTS, None, Llada(steps=4), **options)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (lambda: Llada(steps=0), "steps is at least 1; got 0"),
+        (lambda: Llada(block_length=0), "block_length is at least 1; got 0"),
+        (lambda: Llada(temperature=-1), "temperature is at least 0; got -1"),
+        (lambda: Llada(cfg_scale=float("nan")), "cfg_scale is at least 0; got nan"),
+        (lambda: Llada(order="up"), "no order 'up': choose one of low_confidence, random, left"),
+        (lambda: Llada(remask=1.0), r"remask is a share of the tokens, in \[0, 1\); got 1.0"),
+        (lambda: Dream(steps=0), "steps is at least 1; got 0"),
+        (lambda: Dream(order="random"), "choose one of origin, maskgit_plus, topk_margin, entropy"),
+        (lambda: Dream(temperature=-0.5), "temperature is at least 0; got -0.5"),
+        (lambda: Dream(top_p=0.0), r"top_p is a probability, in \(0, 1\]; got 0.0"),
+        (lambda: Dream(top_k=0), "top_k is at least 1; got 0"),
+        (lambda: Dream(alg_temp=-1), "alg_temp is at least 0; got -1"),
+        (lambda: Dream(eps=0.0), r"eps is the time the schedule ends at, in \(0, 1\); got 0.0"),
+        (lambda: Parallel(threshold=0.0), r"threshold is a probability, in \(0, 1\]; got 0.0"),
+        (lambda: Parallel(block_length=0), "block_length is at least 1; got 0"),
+        (lambda: Parallel(temperature=-1), "temperature is at least 0; got -1"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_reason(settings, message):
+    with pytest.raises(DllmarkError, match=message):
+        settings()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": 0}, "tokens is how many to write, at least 1; got 0"),
+        (
+            {"tokens": 100},
+            "100 tokens do not fill blocks of 32; write 128 tokens, or take other blocks",
+        ),
+        ({"sampler": Llada(30)}, "128 tokens in blocks of 32 take 4, 8, 12 … steps, not 30"),
+        ({"batch_size": 0}, "batch_size is at least 1 and seed at least 0; got 0 and 0"),
+        ({"seed": -1}, "batch_size is at least 1 and seed at least 0; got 8 and -1"),
+        ({"prompts": ["w1", " "]}, "prompt 2 is empty: give at least one word"),
+        ({"prompts": "w1 w2"}, r"prompts is a list of texts: put a single one in \[ \]"),
+        (
+            {"prompts": ["w1", "w1 " * 33], "chat": False},
+            "prompt 2 has 33 tokens and 128 are to be written, but tiny takes 160 in all",
+        ),
+    ],
+)
+def test_what_cannot_be_generated_is_refused_with_a_reason(model, options, message):
+    options = {"prompts": ["w1"], **options}
+    with pytest.raises(DllmarkError, match=message):
+        generate(model, **options)
+
+
+def test_the_longest_text_that_fits_is_written(model):
+    [text] = generate(model, ["w1 " * 32], None, Llada(4, suppress_end=True), chat=False)
+    assert len(text.ids) == 128
+
+
+def test_a_watermark_of_another_tokenizer_is_refused(model, key, tokenizer):
+    watermark = Watermark(key, tokenizer=tokenizer)
+    with pytest.raises(MismatchError, match="is for the tokenizer embedded, but tiny has"):
+        generate(model, ["w1"], watermark)

@@ -1,0 +1,19 @@
+"""Scan in small shards: python small_shards.py KEY FOLDER WORKERS SHARD_BYTES INPUT..."""
+
+import sys
+from pathlib import Path
+
+from dllmark.errors import DllmarkError
+from dllmark.relation.key import WatermarkKey
+from dllmark.scan.reading import Columns
+from dllmark.scan.run import Engine, Scan
+from dllmark.scan.work import Job
+
+if __name__ == "__main__":
+    key, folder, workers, shard_bytes, *inputs = sys.argv[1:]
+    job = Job((WatermarkKey.load(key),), 1e-6, Columns())
+    try:
+        scan = Scan(inputs, job, Path(folder), int(shard_bytes))
+        scan.run(Engine(workers=int(workers)), fdr=None)
+    except DllmarkError as error:
+        sys.exit(f"error: {error}")
