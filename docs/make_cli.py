@@ -20,7 +20,7 @@ INTRODUCTION = """\
 # The command line
 
 What `--help` says of every command. This page is generated: change the help texts where the
-commands are (`src/dllmark/cli.py`, and `command.py` in the packages), then run `make docs`.
+commands are (`src/dllmark/commands/`), then run `make docs`.
 """
 
 
