@@ -21,6 +21,9 @@ settings.register_profile("dllmark", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile("dllmark")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # tests share the cores already
+    torch.set_num_threads(1)
+
 if importlib.util.find_spec("triton") is None:  # it exists for Linux alone
     collect_ignore = [
         *("src/dllmark/marking/kernels.py", "src/dllmark/marking/kernel_hash.py"),
