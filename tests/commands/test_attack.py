@@ -106,14 +106,14 @@ REFUSED = {
     "the input as output": (["case", "in.jsonl", "-o", "in.jsonl"], "in.jsonl is the input"),
     "a missing input": (["case", "no.jsonl", "-o", "x"], "cannot read no.jsonl"),
     "a missing input beside an output": (["case", "no", "-o", "bad.jsonl"], "cannot read no: No"),
-    "a missing folder": (["case", "in.jsonl", "-o", "no/x"], "cannot write no/x"),
+    "a missing folder": (["case", "in.jsonl", "-o", "no/x"], "cannot write to no/x"),
     "a missing column": (
         ["case", "in.jsonl", "-o", "x", "--text-column", "t"],
-        'a string under "t"',
+        'no string under "t"',
     ),
     "no JSON": (
         ["case", "bad.jsonl", "-o", "x"],
-        'bad.jsonl:2: not a line of JSON in UTF-8: write each as {"text": "..."}',
+        'bad.jsonl:2: not a line of JSON: write each as {"text": "..."}',
     ),
     "half a character": (["case", "half.jsonl", "-o", "x"], "half.jsonl:1: the text holds lone"),
     "nothing": (["case", "empty.jsonl", "-o", "x"], "empty.jsonl is empty"),

@@ -62,7 +62,7 @@ def test_only_bad_lines_are_an_error(run, key_file):
 def test_no_lines_are_an_error(run, key_file):
     result = run("detect", "--jsonl", "--key", key_file, stdin="\n\n")
     assert (result.status, result.out) == (2, "")
-    assert "is empty: there is nothing to score" in result.err
+    assert "is empty: it needs at least one text" in result.err
 
 
 def test_json_lines_hold_the_details_asked_for(run, key_file, marked):
@@ -127,7 +127,7 @@ def test_a_plot_that_cannot_be_written_is_a_clear_error(run, key_file, tmp_path,
     options = ["--key", key_file, "--plot", tmp_path / name]
     result = run("calibrate", "-", *options, stdin=lines("a text"))
     assert result.status == 2
-    assert f"cannot write {tmp_path / name}" in result.err
+    assert f"cannot write to {tmp_path / name}" in result.err
 
 
 def test_a_plot_without_matplotlib_is_refused_before_the_work(run, key_file, monkeypatch):

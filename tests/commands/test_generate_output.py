@@ -5,7 +5,6 @@ import json
 import sys
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 from tiny import tiny_model
@@ -68,16 +67,20 @@ def test_prompts_are_a_text_or_lines_of_json(tmp_path, name, content, prompts):
 
 
 BAD = {
-    "no JSON": ("p.jsonl", b'"a"\nWhy?\n', ':2: write each line as {"prompt": "..."}'),
-    "a quote and no JSON": ("p.txt", b'"Why?" she asked.\n', ":1: write each line as"),
-    "no prompt": ("p.jsonl", b'{"text": "a"}\n', ":1: write each line as"),
-    "no string": ("p.jsonl", b'{"prompt": ["a"]}\n', ":1: write each line as"),
-    "a number": ("p.jsonl", b"7\n", ":1: write each line as"),
-    "nesting": ("p.jsonl", b"[" * 100_000, ":1: write each line as"),
-    "nothing": ("p.jsonl", b" \n\n", " is empty: give a prompt there or as an argument"),
-    "Latin-1": ("p.txt", b"caf\xe9", " is not valid UTF-8: convert the prompts first"),
+    "no JSON": (
+        "p.jsonl",
+        b'"a"\nWhy?\n',
+        ':2: not a line of JSON: write each as {"prompt": "..."}',
+    ),
+    "a quote and no JSON": ("p.txt", b'"Why?" she asked.\n', ":1: not a line of JSON"),
+    "no prompt": ("p.jsonl", b'{"text": "a"}\n', ":1: no string under"),
+    "no string": ("p.jsonl", b'{"prompt": ["a"]}\n', ":1: no string under"),
+    "a number": ("p.jsonl", b"7\n", ":1: no string under"),
+    "nesting": ("p.jsonl", b"[" * 100_000, ":1: not a line of JSON"),
+    "nothing": ("p.jsonl", b" \n\n", " is empty: it needs at least one text"),
+    "Latin-1": ("p.txt", b"caf\xe9", ": byte 3 is not valid UTF-8"),
     "an empty prompt": ("p.jsonl", b'"a"\n""\n', "prompt 2 is empty: give at least one word"),
-    "half a character": ("p.jsonl", b'"\\ud83e"\n', "prompt 1 is not valid Unicode: write it in"),
+    "half a character": ("p.jsonl", b'"\\ud83e"\n', ":1: the prompt holds lone surrogates"),
 }
 
 
@@ -246,11 +249,11 @@ def test_a_run_that_fails_before_its_first_text_leaves_the_file_as_it_was(job, w
 
 
 def test_a_disk_that_is_full_is_a_clear_error(job, tmp_path, monkeypatch):
-    def full(self, mode):
+    def full(path, end, line):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(InputError, match=r"cannot write .*texts.jsonl: No space left on device"):
+    monkeypatch.setattr(dllmark.commands.generate, "append_line", full)
+    with pytest.raises(InputError, match=r"cannot write to .*texts.jsonl: No space left on device"):
         job.append(PROMPTS, tmp_path / "texts.jsonl")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import dllmark.models.loading
 import dllmark.relation.tokenizer
-from dllmark.files import only_writer
+from dllmark.files import only_writer_in
 
 NAMES = ["table1", "table2", "table3", "figure2", "figure3", "examples", "lengths"]
 
@@ -97,7 +97,7 @@ def test_a_plot_that_cannot_be_drawn_shows_before_the_writing(run, folder, monke
 
 
 def test_two_runs_do_not_write_to_one_folder(run, folder, tmp_path):
-    with only_writer(tmp_path / "out"):
+    with only_writer_in(tmp_path / "out"):
         result = run("reproduce", "table1", *SMALL)
     assert (result.status, folder) == (2, [])
     assert "another run is writing to out: wait for it to end" in result.err

@@ -37,6 +37,8 @@ class Failing(io.RawIOBase):
 class Endless:
     """A stream of lines that never ends."""
 
+    closed = False
+
     def __enter__(self):
         return self
 
@@ -61,8 +63,8 @@ def test_a_dash_is_standard_input(monkeypatch):
 
 
 UNREADABLE = {
-    b"": "is empty: there is nothing to score",
-    b" \n\n": "is empty: there is nothing to score",
+    b"": "is empty: it needs at least one text",
+    b" \n\n": "is empty: it needs at least one text",
     b"\x89PNG\r\n\0\0": "this is binary data, not text",
     b"caf\xe9": "byte 3 is not valid UTF-8; convert the text to UTF-8 first",
 }
@@ -95,9 +97,15 @@ class TestWhatCannotBeRead:
         with pytest.raises(InputError, match="standard input"):
             read("-")
 
+    def test_standard_input_that_was_read_already(self, monkeypatch, read):
+        give_stdin(monkeypatch, io.BytesIO(b'"some text"'))
+        read("-")
+        with pytest.raises(InputError, match="standard input: it is closed, or was read already"):
+            read("-")
+
     @pytest.mark.parametrize("content", [b"", b"\n \r\n"])
     def test_a_file_without_a_text(self, tmp_path, read, content):
-        with pytest.raises(InputError, match="is empty: there is nothing to score"):
+        with pytest.raises(InputError, match="is empty: it needs at least one text"):
             read(written(tmp_path, content))
 
 
@@ -130,10 +138,10 @@ BAD_LINES = {
     b'{"text": "cut': "not a line of JSON",
     b"[" * 100_000: "not a line of JSON",
     b"9" * 10_000: "not a line of JSON",
-    b'{"txt": "word"}': 'a line needs a string under "text"',
-    b'{"text": 7}': 'a line needs a string under "text"',
-    b"7": 'a line needs a string under "text"',
-    b'["text"]': 'a line needs a string under "text"',
+    b'{"txt": "word"}': 'no string under "text": write each line as {"text": "..."}',
+    b'{"text": 7}': 'no string under "text": write each line as {"text": "..."}',
+    b"7": 'no string under "text": write each line as {"text": "..."}',
+    b'["text"]': 'no string under "text": write each line as {"text": "..."}',
     b'{"text": "word", "watermark": "x"}': '"watermark" is not an object',
     b'{"text": "word", "watermark": []}': '"watermark" is not an object',
     b'"\\ud800"': "the text holds lone surrogates",

@@ -17,9 +17,18 @@ from typing import Any
 import numpy as np
 
 from dllmark.attacks.endpoint import GivenUp
-from dllmark.detection.documents import open_input
 from dllmark.errors import InputError
-from dllmark.files import append_line, atomic_write, whole_lines
+from dllmark.files import (
+    append_line,
+    atomic_write,
+    input_name,
+    only_writer_of,
+    parse_record,
+    read_lines,
+    reading,
+    whole_lines,
+    writing,
+)
 from dllmark.terminal import progress_bar
 
 Answers = Callable[[list["Record"]], Iterator[tuple[int, str | GivenUp]]]
@@ -47,40 +56,17 @@ class Record:
             attack = {**attack, "after": kept.pop("attack")}
         return {**kept, self.field: text, "attack": attack}
 
-    @property
-    def digest(self) -> str:
-        """What tells this text from others, short enough to store with what became of it."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+    def provenance(self, attack: dict[str, Any]) -> dict[str, Any]:
+        """Return an attack with which line it was done to, and a hash of the text there."""
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return {**attack, "line": self.line, "of": digest}
 
 
 def read_records(path: str, field: str = "text") -> Iterator[Record]:
     """Yield the lines of a JSONL file: objects with a string under `field`, or just strings."""
-    name = "standard input" if path == "-" else path
-    found = False
-    with open_input(path) as file, _file_errors(f"cannot read {name}"):
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                found = True
-                yield _record(line, number, field, name)
-    if not found:
-        raise InputError(f"{name} is empty: there is nothing to attack")
-
-
-def _record(line: bytes, number: int, field: str, name: str) -> Record:
-    try:
-        entries = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        raise InputError(
-            f'{name}:{number}: not a line of JSON in UTF-8: write each as {{"{field}": "..."}}'
-        ) from None
-    if isinstance(entries, str):
-        entries = {field: entries}
-    text = entries.get(field) if isinstance(entries, dict) else None
-    if not isinstance(text, str):
-        raise InputError(f'{name}:{number}: a line needs a string under "{field}"')
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError(f"{name}:{number}: the text holds lone surrogates, not valid Unicode")
-    return Record(number, text, entries, field)
+    for number, line in read_lines(path):
+        entries = parse_record(line, f"{input_name(path)}:{number}", field)
+        yield Record(number, entries[field], entries, field)
 
 
 def attack_all(
@@ -96,7 +82,8 @@ def attack_all(
     """
     count = 0
     with (
-        _file_errors(f"cannot write {output}"),
+        only_writer_of(output),
+        writing(output),
         atomic_write(output) as file,
         _bar("attacking") as advance,
     ):
@@ -117,45 +104,43 @@ def complete(
 ) -> tuple[int, list[tuple[Record, GivenUp]]]:
     """Append to a file the records it lacks, as `answers` yields their new texts.
 
-    Return how many lines it held before, and the records that were given up. At the end the lines
-    are put in the order of the input. The file may also hold `others`, of an earlier run.
+    Return how many lines it had before, and the records that were given up. At the end the lines
+    are put in the order of the input. The file may also have `others`, of an earlier run.
     """
-    held, size = _held([*records, *others], output, attack)
-    lacking = [record for record in records if record.line not in held]
     given_up = []
-    with _bar("paraphrasing", len(lacking)) as advance:
-        for number, text in answers(lacking):
-            record = lacking[number]
-            if isinstance(text, GivenUp):
-                given_up.append((record, text))
-            else:
-                done = {**attack, "line": record.line, "of": record.digest}
-                with _file_errors(f"cannot write {output}"):
-                    size = append_line(output, size, _line(record.attacked(text, done)))
-            advance()
-    _sort(output)
-    return len(held), given_up
+    with only_writer_of(output):
+        present, size = _present([*records, *others], output, attack)
+        missing = [record for record in records if record.line not in present]
+        with _bar("paraphrasing", len(missing)) as advance:
+            for number, text in answers(missing):
+                record = missing[number]
+                if isinstance(text, GivenUp):
+                    given_up.append((record, text))
+                else:
+                    line = _line(record.attacked(text, record.provenance(attack)))
+                    with writing(output):
+                        size = append_line(output, size, line)
+                advance()
+        _sort(output)
+    return len(present), given_up
 
 
-def _held(records: list[Record], output: Path, attack: dict[str, Any]) -> tuple[set[int], int]:
+def _present(records: list[Record], output: Path, attack: dict[str, Any]) -> tuple[set[int], int]:
     """Return the lines of the input that a file already answers, and in how many bytes."""
-    with _file_errors(f"cannot read {output}"):
+    with reading(output):
         lines, size = whole_lines(output)
-    if not output.parent.is_dir():
-        raise InputError(f"cannot write {output}: make the folder {output.parent} first")
-    expected = {
-        record.line: {**attack, "line": record.line, "of": record.digest} for record in records
-    }
-    held = set()
+    expected = {record.line: record.provenance(attack) for record in records}
+    present = set()
     for number, line in enumerate(lines, 1):
         done = _attack_of(line)
-        if done.get("line") not in expected or done != expected[done["line"]]:
+        at = done.get("line")
+        if not isinstance(at, int) or done != expected.get(at):
             raise InputError(
                 f"{output}:{number} is not of this run: "
                 "give another output file, or remove this one"
             )
-        held.add(done["line"])
-    return held, size
+        present.add(at)
+    return present, size
 
 
 def _attack_of(line: bytes) -> dict[str, Any]:
@@ -169,27 +154,16 @@ def _attack_of(line: bytes) -> dict[str, Any]:
 
 def _sort(path: Path) -> None:
     """Put the lines of a file into the order of the input."""
-    if not path.exists():
-        return
-    with _file_errors(f"cannot write {path}"):
-        lines = path.read_bytes().splitlines(keepends=True)
+    with writing(path):
+        lines, _ = whole_lines(path)
         ordered = sorted(lines, key=lambda line: int(_attack_of(line)["line"]))
         if ordered != lines:
             with atomic_write(path) as file:
-                file.writelines(ordered)
+                file.writelines(line + b"\n" for line in ordered)
 
 
 def _line(entries: dict[str, Any]) -> bytes:
     return json.dumps(entries).encode() + b"\n"
-
-
-@contextmanager
-def _file_errors(problem: str) -> Iterator[None]:
-    """Turn a file that cannot be read or written into an error that says so."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{problem}: {error.strerror}") from None
 
 
 @contextmanager

@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from dllmark.detection.documents import open_input
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
-from dllmark.files import append_line, whole_lines
+from dllmark.files import (
+    append_line,
+    check_unicode,
+    input_name,
+    only_writer_of,
+    parse_record,
+    read_input,
+    reading,
+    whole_lines,
+    writing,
+)
 from dllmark.marking.watermark import Watermark
 from dllmark.models.loading import Model, load_model
 from dllmark.relation.key import WatermarkKey
@@ -30,13 +39,12 @@ def gather_prompts(arguments: list[str], path: str | None) -> list[str]:
     if "-" in arguments or not (arguments or path):
         sources.append("-")
     prompts = [argument for argument in arguments if argument != "-"]
-    for source in sources:
+    for source in dict.fromkeys(sources):
         prompts += read_prompts(source)
     for number, prompt in enumerate(prompts, 1):
         if not prompt.strip():
             raise InputError(f"prompt {number} is empty: give at least one word to start from")
-        if any("\ud800" <= character <= "\udfff" for character in prompt):
-            raise InputError(f"prompt {number} is not valid Unicode: write it in UTF-8")
+        check_unicode(prompt, f"prompt {number}")
     return prompts
 
 
@@ -45,36 +53,14 @@ def read_prompts(path: str) -> list[str]:
 
     A file of another name, or standard input, is one prompt unless it starts with { or ".
     """
-    with open_input(path) as file:
-        content = file.read()
-    name = "standard input" if path == "-" else path
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{name} is not valid UTF-8: convert the prompts first") from None
-    if not text.strip():
-        raise InputError(f"{name} is empty: give a prompt there or as an argument")
+    text = read_input(path)
     if not path.endswith(".jsonl") and not text.lstrip().startswith(("{", '"')):
         return [text.strip()]
-    prompts = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            prompt = _record(line).get("prompt")
-            if not isinstance(prompt, str):
-                raise InputError(f'{name}:{number}: write each line as {{"prompt": "..."}}')
-            prompts.append(prompt)
-    return prompts
-
-
-def _record(line: str | bytes) -> dict[str, Any]:
-    """Return the entries of a line of JSON; a string is a prompt, anything else has none."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    if isinstance(value, str):
-        return {"prompt": value}
-    return value if isinstance(value, dict) else {}
+    return [
+        parse_record(line.encode(), f"{input_name(path)}:{number}", "prompt")["prompt"]
+        for number, line in enumerate(text.split("\n"), 1)
+        if line.strip()
+    ]
 
 
 @dataclass(frozen=True)
@@ -110,10 +96,12 @@ class Job:
     def append(self, prompts: list[str], path: Path) -> int:
         """Append the texts of the prompts a file does not hold yet; return how many it held."""
         mark = self.key.identity.to_dict() if self.key and self.marked else None
-        held, size = _held(prompts, mark, path)
-        if held < len(prompts):
-            for text in self.texts(prompts, held):
-                size = _write(path, size, json.dumps(text.to_dict()) + "\n")
+        with only_writer_of(path):
+            held, size = _held(prompts, mark, path)
+            if held < len(prompts):
+                for text in self.texts(prompts, held):
+                    with writing(path):
+                        size = append_line(path, size, json.dumps(text.to_dict()).encode() + b"\n")
         return held
 
     def texts(self, prompts: list[str], first: int = 0) -> Iterator[Generation]:
@@ -184,14 +172,13 @@ class Job:
 
 def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[int, int]:
     """Return how many prompts a file answers, and in how many bytes."""
-    try:
+    with reading(path):
         lines, size = whole_lines(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: make the folder {path.parent} first")
     for number, line in enumerate(lines, 1):
-        record = _record(line)
+        try:
+            record = parse_record(line, f"{path}:{number}", "prompt")
+        except InputError:
+            record = {}
         if number > len(prompts) or record.get("prompt") != prompts[number - 1]:
             problem = f"does not answer prompt {number} of this run"
         elif record.get("watermark") != mark:
@@ -200,11 +187,3 @@ def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[
             continue
         raise InputError(f"{path}:{number} {problem}: give another output file, or remove this one")
     return len(lines), size
-
-
-def _write(path: Path, end: int, line: str) -> int:
-    """Append a line, and return where the file's lines end then."""
-    try:
-        return append_line(path, end, line.encode())
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -121,7 +121,7 @@ def reproduce(
     """
     from dllmark.detection.calibrate import require_matplotlib
     from dllmark.experiments.settings import Protocol
-    from dllmark.files import only_writer
+    from dllmark.files import only_writer_in
 
     if c4 is None and eli5 is None:
         raise InputError("give prompts: --c4 FILE, --eli5 FILE, or both")
@@ -139,7 +139,7 @@ def reproduce(
         "dipper": _by_dipper(dipper) if dipper else None,
     }
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None
-    with only_writer(out), _writer(engine, model, workers, ray_address) as writer:
+    with only_writer_in(out), _writer(engine, model, workers, ray_address) as writer:
         lab = None
         if set(experiments) != {Experiment.NULLS}:
             lab = _lab(writer, model, c4, eli5, out, protocol, judged, batch)

@@ -12,7 +12,7 @@ import numpy as np
 from dllmark.detection.detector import Detection
 from dllmark.detection.stats import RATES, Interval, Threshold, share_interval, threshold
 from dllmark.errors import DllmarkError, InputError
-from dllmark.files import atomic_write
+from dllmark.files import atomic_write, writing
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,5 @@ def plot_p_values(detections: Sequence[Detection], path: Path) -> None:
     axes.set_ylabel("share of unmarked texts with a p-value at most that")
     axes.set_title(f"{count} unmarked texts, {detections[0].scoring} pairs")
     axes.legend()
-    try:
-        with atomic_write(path) as file:
-            figure.savefig(file, format="png", dpi=150)
-    except OSError as error:
-        raise DllmarkError(f"cannot write {path}: {error.strerror}") from None
+    with writing(path), atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=150)

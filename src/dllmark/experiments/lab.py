@@ -23,7 +23,7 @@ from dllmark.experiments import runs
 from dllmark.experiments.runs import Runs, Written
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.experiments.writing import Batch, Record, Writer
-from dllmark.files import append_line, atomic_write, whole_lines, writable
+from dllmark.files import append_line, atomic_write, whole_lines, writing
 from dllmark.quality.perplexity import Judge, load_judge, perplexities
 from dllmark.quality.repetition import repeated_ngrams
 from dllmark.relation.key import WatermarkKey
@@ -93,7 +93,7 @@ class Lab:
     _judge: Judge | None = None
 
     def __post_init__(self) -> None:
-        with writable(self.folder):
+        with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._runs = Runs(self.folder / "runs.jsonl")
 

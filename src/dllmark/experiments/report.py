@@ -12,7 +12,7 @@ from typing import Any
 
 from dllmark.detection.stats import share_interval
 from dllmark.experiments.settings import RATES
-from dllmark.files import atomic_write, writable
+from dllmark.files import atomic_write, writing
 
 Row = dict[str, Any]
 
@@ -81,7 +81,7 @@ class Report:
             "json": json.dumps(record, indent=1, ensure_ascii=False) + "\n",
         }
         paths = [folder / f"{name}.{ending}" for ending in contents]
-        with writable(folder):
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for path, content in zip(paths, contents.values(), strict=True):
                 with atomic_write(path) as file:

@@ -143,7 +143,7 @@ class BitMatrix:
 
         bands, across, _, _ = cls._shape(source.vocab_size)
         record = {"vocab_size": source.vocab_size, **asdict(source.identity)}
-        with atomic_write(Path(path), mode=0o600) as file:  # who has it can detect and forge
+        with atomic_write(Path(path), private=True) as file:  # who has it can detect and forge
             file.write((MAGIC + json.dumps(record).encode()).ljust(PAGE))
             for band in track(range(bands), "building the bit matrix", disable=not progress):
                 end = min((band + 1) * PAGE_ROWS, source.vocab_size)

@@ -144,7 +144,7 @@ class WatermarkKey:
         >>> key.save("my.key")  # doctest: +SKIP
         """
         try:
-            with atomic_write(Path(path), mode=0o600, overwrite=False) as file:
+            with atomic_write(Path(path), private=True, overwrite=False) as file:
                 file.write(_serialise(self))
         except FileExistsError:
             raise KeyFileError(

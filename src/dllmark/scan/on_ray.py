@@ -16,7 +16,7 @@ from typing import Any
 
 from dllmark.cluster import NEEDS_RAY, cluster
 from dllmark.errors import DllmarkError, InputError
-from dllmark.files import atomic_write, writable
+from dllmark.files import atomic_write, writing
 from dllmark.scan.plan import Shard
 from dllmark.scan.scoring import Scorer
 from dllmark.scan.work import Job, OnProgress, errors_path, rows_path, scan_shard
@@ -53,7 +53,7 @@ def scan_on_ray(
 
 def _write(folder: Path, shard: Shard, result: dict[str, Any]) -> None:
     """Write the two files of a shard, the rows last: they say that it is done."""
-    with writable(folder):
+    with writing(folder):
         with atomic_write(errors_path(folder, shard)) as file:
             file.write(result["errors"])
         with atomic_write(rows_path(folder, shard)) as file:

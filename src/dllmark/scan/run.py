@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from dllmark import __version__
 from dllmark.errors import InputError
-from dllmark.files import atomic_write, only_writer, writable
+from dllmark.files import atomic_write, only_writer_in, writing
 from dllmark.scan.inputs import InputFile, find_files
 from dllmark.scan.local import scan_here, scan_in_processes
 from dllmark.scan.plan import Shard, cut, shard_size
@@ -63,7 +63,7 @@ class Scan:
             raise InputError(f"the false discovery rate lies in (0, 1); got {fdr}")
         if engine.workers is not None and engine.workers < 1:
             raise InputError(f"a scan needs at least 1 worker; got {engine.workers}")
-        with only_writer(self.folder):
+        with only_writer_in(self.folder):
             shards = self._plan()
             self._clean()
             left = [shard for shard in shards if not rows_path(self.folder, shard).exists()]
@@ -84,7 +84,7 @@ class Scan:
             raise InputError(f"{self.folder} is not empty and holds no scan: give another folder")
         shards = cut(files, settings["shard_bytes"])
         record = {"settings": settings, "shards": [shard.packed() for shard in shards]}
-        with writable(self.folder), atomic_write(path) as file:
+        with writing(self.folder), atomic_write(path) as file:
             file.write(json.dumps(record, indent=1).encode() + b"\n")
         return shards
 
@@ -103,7 +103,7 @@ class Scan:
 
     def _clean(self) -> None:
         """Make the folders, and remove the half-written files of a scan that was killed."""
-        with writable(self.folder):
+        with writing(self.folder):
             for folder in (self.folder, self.folder / "rows", self.folder / "unfinished"):
                 folder.mkdir(exist_ok=True)
                 for left in folder.glob(".*.*.*"):  # the names that `atomic_write` gives
@@ -124,7 +124,7 @@ class Scan:
     def _finish(self, shards: list[Shard], fdr: float | None) -> dict[str, Any]:
         """Join the errors, then write the summary; every step can be repeated."""
         errors = self.folder / "errors.jsonl"
-        with writable(self.folder):
+        with writing(self.folder):
             if not errors.exists():
                 with atomic_write(errors) as file:
                     for shard in shards:

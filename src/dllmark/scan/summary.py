@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dllmark.detection.detector import Verdict
-from dllmark.files import atomic_write, writable
+from dllmark.files import atomic_write, writing
 
 BINS = 20
 DECADES = 30
@@ -136,7 +136,7 @@ def as_text(summary: dict[str, Any]) -> str:
 
 def write_summary(summary: dict[str, Any], folder: Path) -> None:
     """Write summary.json, summary.md and p_values.png into a folder."""
-    with writable(folder):
+    with writing(folder):
         with atomic_write(folder / "summary.json") as file:
             file.write(json.dumps(summary, indent=2).encode() + b"\n")
         with atomic_write(folder / "summary.md") as file:
