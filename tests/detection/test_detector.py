@@ -226,7 +226,7 @@ def test_what_cannot_be_scored_is_refused_with_a_reason(key, tokenizer, small_to
         Detector(key, tokenizer, scoring="some")
     with pytest.raises(InputError, match="pass the model's"):
         Detector(HashedGreenList(key, 16_384))
-    with pytest.raises(InputError, match="different models"):
+    with pytest.raises(MismatchError, match="different models"):
         Detector(HashedGreenList(key, 100), tokenizer)
 
 

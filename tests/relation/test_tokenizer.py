@@ -45,6 +45,7 @@ def fingerprint(record, **layout):
 
 SAME_IDS = {
     "merges as text": lambda record: record["model"].update(merges=["a b", "ab c"]),
+    "what BPE does anyway": lambda record: record["model"].update(ignore_merges=False),
     "padding": lambda record: record.update(
         padding={"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None,
                  "pad_id": 7, "pad_type_id": 0, "pad_token": "<end>"}
@@ -62,6 +63,7 @@ OTHER_IDS = {
     "the normalizer": lambda record: record.update(normalizer={"type": "NFD"}),
     "no normalizer": lambda record: record.update(normalizer=None),
     "the pre-tokenizer": lambda record: record.update(pre_tokenizer={"type": "Whitespace"}),
+    "how BPE merges": lambda record: record["model"].update(ignore_merges=True),
     "a special token": lambda record: record["added_tokens"][0].update(special=False),
     "no special token": lambda record: record["added_tokens"].pop(0),
 }
@@ -83,6 +85,22 @@ def test_what_does_not_change_the_ids_keeps_the_fingerprint(change):
 @pytest.mark.parametrize("change", OTHER_IDS.values(), ids=OTHER_IDS)
 def test_what_changes_the_ids_changes_the_fingerprint(change):
     assert fingerprint(changed(change)) != fingerprint(DEFINITION)
+
+
+def byte_level(trim_offsets, nested):
+    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": trim_offsets}
+    return {"type": "Sequence", "pretokenizers": [step]} if nested else step
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_where_tokens_start_and_end_is_not_in_the_fingerprint(nested):
+    one, other = (
+        fingerprint(changed(lambda record, trim=trim: record.update(
+            pre_tokenizer=byte_level(trim, nested)
+        )))
+        for trim in (True, False)
+    )  # fmt: skip
+    assert one == other != fingerprint(DEFINITION)
 
 
 def test_a_key_fits_only_the_tokenizer_it_was_made_for(small_tokenizer, key, small_key):

@@ -20,7 +20,8 @@ from dllmark.detection.stats import binomial_tail, z_score
 from dllmark.errors import InputError
 from dllmark.relation.greenlist import GreenList, HashedGreenList
 from dllmark.relation.key import Identity, WatermarkKey
-from dllmark.relation.tokenizer import Ids, Tokenizer, load_tokenizer
+from dllmark.relation.source import Source, load_source, resolve
+from dllmark.relation.tokenizer import AnyTokenizer, Ids, Tokenizer
 
 Scoring = Literal["unique", "all"]
 Mark = Literal["green", "red", "not scored"]
@@ -104,8 +105,8 @@ class Detector:
 
     def __init__(
         self,
-        source: WatermarkKey | GreenList,
-        tokenizer: Tokenizer | None = None,
+        source: Source,
+        tokenizer: AnyTokenizer | None = None,
         *,
         fpr: float = 0.01,
         scoring: Scoring = "unique",
@@ -114,19 +115,10 @@ class Detector:
             raise InputError(f"the false-positive rate lies in (0, 1); got {fpr}")
         if scoring not in ("unique", "all"):
             raise InputError(f"scoring is 'unique' or 'all'; got {scoring!r}")
+        source, self.tokenizer = resolve(source, tokenizer)
         if isinstance(source, WatermarkKey):
-            tokenizer = tokenizer or load_tokenizer(source.tokenizer.name)
-            source = HashedGreenList(source, tokenizer.vocab_size)
-        if tokenizer is None:
-            raise InputError("a green list has no tokenizer of its own: pass the model's")
-        source.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
-        if tokenizer.vocab_size > source.vocab_size:
-            raise InputError(
-                f"the green list covers {source.vocab_size} tokens, but {tokenizer.name} has "
-                f"{tokenizer.vocab_size}: they belong to different models"
-            )
+            source = HashedGreenList(source, self.tokenizer.vocab_size)
         self.identity: Identity = source.identity
-        self.tokenizer = tokenizer
         self.fpr = fpr
         self.scoring: Scoring = scoring
         self._green = source
@@ -261,7 +253,7 @@ def count_pairs(
 
     The texts stand one behind the other in `ids`.
 
-    >>> tokenizer, ids = load_tokenizer("embedded"), np.arange(100, 109)
+    >>> tokenizer, ids = Detector(key).tokenizer, np.arange(100, 109)
     >>> count_pairs([HashedGreenList(key, 16384)], tokenizer, ids, np.array([4, 5]))[1]
     array([3, 4])
     """
@@ -295,23 +287,28 @@ def _first_of_run(ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def detect_any(
-    keys: Sequence[WatermarkKey], text: TextOrIds, prompt: TextOrIds | None = None, **options: Any
+    keys: Sequence[Source], text: TextOrIds, prompt: TextOrIds | None = None, **options: Any
 ) -> Detection:
     """Return the detection by the key that fits best, corrected for having tried them all.
 
-    Options are those of `Detector`.
+    Options are those of `Detector`. A watermark that is given twice is tried once.
 
     >>> detect_any([key, other_key], "A short text.").keys_tried
     2
     """
-    if not keys:
+    if isinstance(keys, str):
+        raise InputError("keys is a list: put a single one in [ ]")
+    sources = {source.identity: source for source in map(load_source, keys)}
+    if not sources:
         raise InputError("give at least one key")
-    found = [Detector(key, **options).detect(text, prompt) for key in dict.fromkeys(keys)]
-    best = min(found, key=lambda detection: detection.p_value)
-    p_value = min(1.0, best.p_value * len(found))
-    least = len(found) * min(detection.gamma**detection.pairs for detection in found)
-    verdict = _verdict(p_value, least, best.fpr)
-    return replace(best, verdict=verdict, p_value=p_value, keys_tried=len(found))
+    detections = [Detector(source, **options).detect(text, prompt) for source in sources.values()]
+    best = min(detections, key=lambda detection: detection.p_value)
+    tried = len(detections)
+    p_value = min(1.0, best.p_value * tried)
+    least = tried * min(detection.gamma**detection.pairs for detection in detections)
+    return replace(
+        best, verdict=_verdict(p_value, least, best.fpr), p_value=p_value, keys_tried=tried
+    )
 
 
 def _verdict(p_value: float, least: float, fpr: float) -> Verdict:

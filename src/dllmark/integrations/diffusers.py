@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marking import KeyOrPath, Marker, engine
-from dllmark.relation.tokenizer import Tokenizer
+from dllmark.integrations.marker import Marker, engine
+from dllmark.relation.source import Source
+from dllmark.relation.tokenizer import AnyTokenizer
 
 
 def scheduler(
     model: nn.Module,
-    key: KeyOrPath,
+    key: Source,
     strategy: str = "predictive-bidirectional",
     delta: float = 2.0,
     *,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: AnyTokenizer | None = None,
     **settings: Any,
 ) -> Any:
     """Return a `BlockRefinementScheduler` that marks what the model writes.

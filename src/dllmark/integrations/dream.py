@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllmark.integrations.marking import KeyOrPath, Marker
-from dllmark.relation.tokenizer import Tokenizer
+from dllmark.integrations.marker import Marker
+from dllmark.relation.source import Source
+from dllmark.relation.tokenizer import AnyTokenizer
 
 MASK_ID = 151_666
 """The mask of Dream's tokenizer."""
@@ -23,11 +24,11 @@ class Hook(Marker):
 
 
 def hook(
-    key: KeyOrPath,
+    key: Source,
     strategy: str = "predictive-bidirectional",
     delta: float = 2.0,
     *,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: AnyTokenizer | None = None,
     mask_id: int = MASK_ID,
 ) -> Hook:
     """Return what `model.diffusion_generate` takes as `generation_logits_hook_func`.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marking import Marker, engine
+from dllmark.integrations.marker import Marker, engine
 from dllmark.relation.tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)

@@ -9,18 +9,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marking import KeyOrPath, Marker
-from dllmark.relation.tokenizer import Tokenizer
+from dllmark.integrations.marker import Marker
+from dllmark.relation.source import Source
+from dllmark.relation.tokenizer import AnyTokenizer
 
 
 @contextmanager
 def watermarked(
     model: nn.Module,
-    key: KeyOrPath,
+    key: Source,
     strategy: str = "predictive-bidirectional",
     delta: float = 2.0,
     *,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: AnyTokenizer | None = None,
     mask_id: int | None = None,
     shifted: bool | None = None,
 ) -> Iterator[Marker]:

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marking import KeyOrPath, Marker, engine
-from dllmark.relation.tokenizer import Tokenizer
+from dllmark.integrations.marker import Marker, engine
+from dllmark.relation.source import Source
+from dllmark.relation.tokenizer import AnyTokenizer
 
 
-def processor(key: KeyOrPath, delta: float = 2.0, *, tokenizer: Tokenizer | None = None) -> Any:
+def processor(key: Source, delta: float = 2.0, *, tokenizer: AnyTokenizer | None = None) -> Any:
     """Return a `LogitsProcessor` that adds delta to each token that makes a green pair.
 
         model.generate(**inputs, logits_processor=[processor("my.key")])

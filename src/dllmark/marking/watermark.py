@@ -21,7 +21,8 @@ from dllmark.marking.prediction import comparable, likeliest, probabilities
 from dllmark.marking.strategies import DEFAULT, STRATEGIES, check_delta
 from dllmark.relation.greenlist import GreenList, HashedGreenList
 from dllmark.relation.key import Identity, WatermarkKey
-from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
+from dllmark.relation.source import Source, resolve
+from dllmark.relation.tokenizer import AnyTokenizer
 
 if TYPE_CHECKING:
     from dllmark.marking.kernel_hash import DeviceKey
@@ -39,12 +40,12 @@ class Watermark:
 
     def __init__(
         self,
-        source: WatermarkKey | GreenList,
+        source: Source,
         strategy: str = DEFAULT.name,
         delta: float | None = None,
         *,
         candidates: int = 8,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: AnyTokenizer | None = None,
     ) -> None:
         if strategy not in STRATEGIES:
             raise DllmarkError(f"no strategy {strategy!r}: choose one of {', '.join(STRATEGIES)}")
@@ -52,17 +53,11 @@ class Watermark:
         check_delta(delta)
         if candidates < 1:
             raise DllmarkError(f"an expectation needs at least 1 candidate; got {candidates}")
-        if isinstance(source, WatermarkKey):
-            tokenizer = tokenizer or load_tokenizer(source.tokenizer.name)
-        if tokenizer is None:
-            raise DllmarkError("a green list has no tokenizer of its own: pass the model's")
-        source.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
-        self.identity: Identity = source.identity
+        self._source, self.tokenizer = resolve(source, tokenizer)
+        self.identity: Identity = self._source.identity
         self.strategy = STRATEGIES[strategy]
         self.delta = delta
         self.candidates = candidates
-        self.tokenizer = tokenizer
-        self._source = source
         self._marked: dict[tuple[torch.device, int], Tensor] = {}
         self._keys: dict[torch.device, DeviceKey] = {}
 

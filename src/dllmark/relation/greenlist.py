@@ -14,7 +14,7 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ BLOCK = 8192
 """Pairs hashed at a time: the working set of one block stays in a core's cache."""
 
 
+@runtime_checkable
 class GreenList(Protocol):
     """A keyed colouring of token pairs, over a vocabulary of `vocab_size` tokens."""
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tokenizers
@@ -110,7 +110,51 @@ class Tokenizer:
         try:
             return list(encode(texts, add_special_tokens=False))
         except (TypeError, UnicodeEncodeError):
-            raise InputError("the text holds lone surrogates: it is not valid Unicode") from None
+            for text in texts:
+                check_unicode(text)
+            raise
+
+
+class FastTokenizer(Protocol):
+    """A tokenizer of transformers that works with the `tokenizers` package."""
+
+    @property
+    def backend_tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer that does the work."""
+
+
+AnyTokenizer = Tokenizer | FastTokenizer | tokenizers.Tokenizer | str | Path
+"""What `as_tokenizer` takes."""
+
+
+def as_tokenizer(source: AnyTokenizer) -> Tokenizer:
+    """Return a tokenizer as ours: a fast one of Hugging Face's, or what `load_tokenizer` takes.
+
+    >>> as_tokenizer("embedded").vocab_size
+    16384
+    """
+    if isinstance(source, Tokenizer):
+        return source
+    if isinstance(source, str | Path):
+        return load_tokenizer(str(source))
+    backend = getattr(source, "backend_tokenizer", source)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise TokenizerError(
+            f"a {type(source).__name__} is no tokenizer that can be used: give a fast one of "
+            "Hugging Face's (with a backend_tokenizer), or the path of its tokenizer.json"
+        )
+    return Tokenizer(backend.to_str(), getattr(source, "name_or_path", "") or type(source).__name__)
+
+
+def check_unicode(text: str, name: str = "the text") -> None:
+    """Raise `InputError` for a text with lone surrogates, which JSON can hold and UTF-8 cannot.
+
+    >>> check_unicode("any text at all")
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{name} holds lone surrogates: it is not valid Unicode") from None
 
 
 def load_tokenizer(source: str) -> Tokenizer:
@@ -186,15 +230,29 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _fingerprint(record: dict[str, Any]) -> str:
-    """Hash what decides the ids of a text, and neither layout nor padding settings.
+    """Hash what decides the ids of a text: neither layout, nor padding, nor where tokens end.
 
-    Merges are written "a b" by old versions of `tokenizers` and ["a", "b"] by new ones.
+    Versions of `tokenizers` write the same in different ways: merges as "a b" or ["a", "b"], and
+    what BPE does by default or not at all.
     """
-    parts = {name: record.get(name) for name in ("normalizer", "pre_tokenizer", "added_tokens")}
+    parts = {name: record.get(name) for name in ("normalizer", "added_tokens")}
     model = dict(record["model"])
     if "merges" in model:
         model["merges"] = [
             merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]
         ]
-    canonical = json.dumps({**parts, "model": model}, sort_keys=True, separators=(",", ":"))
+    if model.get("type") == "BPE":
+        model.setdefault("ignore_merges", False)
+    parts |= {"model": model, "pre_tokenizer": _without_offsets(record.get("pre_tokenizer"))}
+    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+
+def _without_offsets(step: Any) -> Any:
+    """Return a pre-tokenizer with `trim_offsets`, which changes no id, the same for all."""
+    if not isinstance(step, dict):
+        return step
+    step = {**step, "trim_offsets": True} if "trim_offsets" in step else dict(step)
+    if "pretokenizers" in step:
+        step["pretokenizers"] = [_without_offsets(part) for part in step["pretokenizers"]]
+    return step

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
-from dllmark.integrations import marking
-from dllmark.integrations.marking import Marker, engine
+from dllmark.integrations import marker as marker_module
+from dllmark.integrations.marker import Marker, engine
 from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 
@@ -39,7 +39,7 @@ def marker(small_key, small_tokenizer):
 def test_every_mask_gets_the_watermarks_bias_whatever_the_size_of_the_slices(
     monkeypatch, small_key, small_tokenizer, strategy, at_once, seed
 ):
-    monkeypatch.setattr(marking, "MARKED_AT_ONCE", at_once)
+    monkeypatch.setattr(marker_module, "MARKED_AT_ONCE", at_once)
     tokens, masked, logits = state(seed)
     alone = Watermark(small_key, strategy, 1.5, tokenizer=small_tokenizer)
     everywhere = torch.arange(12).expand(3, -1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError
 from dllmark.marking.watermark import Watermark
-from dllmark.relation.key import WatermarkKey
-from dllmark.relation.tokenizer import Tokenizer
+from dllmark.relation.source import Source
+from dllmark.relation.tokenizer import AnyTokenizer
 
-KeyOrPath = WatermarkKey | str | Path
 Self = TypeVar("Self", bound="Marker")
 
 MARKED_AT_ONCE = 1 << 24
@@ -40,16 +38,15 @@ class Marker:
 
     def __init__(
         self,
-        key: KeyOrPath,
+        key: Source,
         strategy: str = "predictive-bidirectional",
         delta: float = 2.0,
         *,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: AnyTokenizer | None = None,
         mask_id: int | None = None,
     ) -> None:
         self.biased = 0
         self.idle = False
-        key = key if isinstance(key, WatermarkKey) else WatermarkKey.load(key)
         self.watermark = Watermark(key, strategy, delta, tokenizer=tokenizer)
         self.mask_id = mask_id
         if mask_id is not None:

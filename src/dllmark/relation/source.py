@@ -1,0 +1,56 @@
+"""What a watermark may be named by: a key, the path of its file, or a green list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dllmark.errors import InputError, MismatchError
+from dllmark.relation.greenlist import GreenList
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import AnyTokenizer, Tokenizer, as_tokenizer, load_tokenizer
+
+Source = WatermarkKey | GreenList | str | Path
+"""A key, the path of a key file, or a green list."""
+
+
+def load_source(source: Source) -> WatermarkKey | GreenList:
+    """Return the key or green list itself, read from its file where a path was given.
+
+    >>> load_source(key) is key
+    True
+    """
+    if isinstance(source, str | Path):
+        return WatermarkKey.load(source)
+    if isinstance(source, WatermarkKey | GreenList):
+        return source
+    raise InputError(
+        "a watermark is given by a WatermarkKey, the path of a key file or a green list; "
+        f"got {type(source).__name__}"
+    )
+
+
+def resolve(
+    source: Source, tokenizer: AnyTokenizer | None = None
+) -> tuple[WatermarkKey | GreenList, Tokenizer]:
+    """Return a key or green list with its tokenizer; raise where the two do not belong together.
+
+    A key knows where its tokenizer is, a green list does not.
+
+    >>> source, tokenizer = resolve(key)
+    >>> tokenizer.name
+    'embedded'
+    """
+    source = load_source(source)
+    if tokenizer is not None:
+        tokenizer = as_tokenizer(tokenizer)
+    elif isinstance(source, WatermarkKey):
+        tokenizer = load_tokenizer(source.tokenizer.name)
+    else:
+        raise InputError("a green list has no tokenizer of its own: pass the model's")
+    source.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
+    if not isinstance(source, WatermarkKey) and tokenizer.vocab_size > source.vocab_size:
+        raise MismatchError(
+            f"the green list covers {source.vocab_size} tokens, but {tokenizer.name} has "
+            f"{tokenizer.vocab_size}: they belong to different models"
+        )
+    return source, tokenizer
