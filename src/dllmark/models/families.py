@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ class Family:
     `sizes` maps our `Config` fields to the names in config.json, `fixed` gives those that the
     family does not write there. `names` maps our parameters to the checkpoint's, with {i} for the
     number of a block. The chat template is three strings; "{role}" and "{content}" are filled in.
+    Some templates have no role for a system's message.
     """
 
     name: str
@@ -27,6 +30,7 @@ class Family:
     chat_start: str
     chat_message: str
     chat_reply: str
+    chat_system: bool = True
 
     def config(self, record: dict[str, Any]) -> Config:
         """Build the numbers of a model from its config.json."""
@@ -35,8 +39,25 @@ class Family:
 
     def chat(self, question: str) -> str:
         """Write a user's question the way the family was trained to answer it."""
-        message = self.chat_message.replace("{role}", "user").replace("{content}", question)
-        return self.chat_start + message + self.chat_reply
+        return self.conversation([("user", question)])
+
+    def conversation(self, messages: Sequence[tuple[str, str]]) -> str:
+        """Write messages, each a role and a text, the way the family was trained to go on with.
+
+        A system's message replaces the one that a family (Dream) starts with by itself. Where a
+        family knows no system, its message counts as the user's, and messages of one side in a row
+        become one, with a blank line between them.
+
+        >>> EMBEDDED.conversation([("user", "Hi"), ("assistant", "Hello."), ("user", "Who?")])
+        '<|user|>Hi<|assistant|>Hello.<|user|>Who?<|assistant|>'
+        """
+        if not self.chat_system:
+            messages = _two_sides(messages)
+        replaced = messages[0][0] == "system" and "system" in self.chat_start
+        text = "" if replaced else self.chat_start
+        for role, content in messages:
+            text += self.chat_message.replace("{role}", role).replace("{content}", content)
+        return text + self.chat_reply
 
     def parameter_names(self, config: Config) -> dict[str, str]:
         """Return the checkpoint's name of every parameter of `Transformer`."""
@@ -49,6 +70,13 @@ class Family:
             numbers = range(config.layers) if "{i}" in ours else [0]
             found.update({ours.format(i=i): theirs.format(i=i) for i in numbers})
         return found
+
+
+def _two_sides(messages: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return a conversation of user and assistant alone, who take turns."""
+    sides = [("user" if role == "system" else role, content) for role, content in messages]
+    turns = itertools.groupby(sides, key=lambda message: message[0])
+    return [(role, "\n\n".join(content for _, content in turn)) for role, turn in turns]
 
 
 _LLADA_NAMES = {
@@ -141,8 +169,9 @@ EMBEDDED = Family(
     mask="<|mask|>",
     ends=("<|endoftext|>", "<|user|>"),
     chat_start="",
-    chat_message="<|user|>{content}",
+    chat_message="<|{role}|>{content}",
     chat_reply="<|assistant|>",
+    chat_system=False,
 )
 
 FAMILIES = {family.model_type: family for family in (LLADA, DREAM, EMBEDDED)}

@@ -1,0 +1,157 @@
+"""Generation beside the event loop: one text is written at a time, a few requests wait.
+
+The model runs in a thread of its own. Its steps come back to the event loop as they are made, and
+a generation that is cancelled ends after the step it is at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dllmark.server.metrics import Metrics
+from dllmark.server.refusal import too_many
+
+if TYPE_CHECKING:
+    from dllmark.marking.watermark import Watermark
+    from dllmark.models.loading import Model
+    from dllmark.sampling import Generation, Llada, Step
+
+
+@dataclass(frozen=True)
+class GenerateArguments:
+    """What `dllmark.generate` is called with."""
+
+    prompts: list[str]
+    watermark: Watermark | None
+    sampler: Llada
+    tokens: int
+    chat: bool
+    seed: int
+
+
+class Stopped(Exception):  # noqa: N818 - it is no error
+    """Raised inside a generation that nobody waits for any more."""
+
+
+class QueuedGeneration:
+    """A generation that waits or runs: its steps, then its texts. It has a place until it ends."""
+
+    def __init__(self, queue: GenerationQueue, arguments: GenerateArguments) -> None:
+        self._queue = queue
+        self._arguments = arguments
+        self._events: asyncio.Queue[Step | list[Generation] | Exception] = asyncio.Queue()
+        self._stop = threading.Event()
+        self._outcome = "cancelled"
+        self._task = asyncio.get_running_loop().create_task(self._wait_and_run())
+        self._task.add_done_callback(self._leave)  # also where it is cancelled before it starts
+
+    async def steps(self) -> AsyncIterator[Step | list[Generation]]:
+        """Yield each step as it is made, and last the texts."""
+        while True:
+            event = await self._events.get()
+            if isinstance(event, Exception):
+                raise event
+            yield event
+            if isinstance(event, list):
+                return
+
+    async def texts(self) -> list[Generation]:
+        """Wait for the texts."""
+        async for event in self.steps():
+            if isinstance(event, list):
+                return event
+        raise AssertionError("a generation ends with its texts or raises")
+
+    def cancel(self) -> None:
+        """Give up the place in the queue, or end after the step it is at; never too late."""
+        self._stop.set()
+        if self._queue.running is not self:
+            self._task.cancel()
+
+    async def _wait_and_run(self) -> None:
+        """Wait for the turn, write, and tell how it ended."""
+        queue = self._queue
+        try:
+            async with queue.turn:
+                queue.running = self
+                try:
+                    texts = await asyncio.get_running_loop().run_in_executor(
+                        queue.thread, self._generate
+                    )
+                finally:
+                    queue.running = None
+            self._outcome = "finished"
+            queue.metrics.tokens.inc(sum(len(text.ids) for text in texts))
+            self._events.put_nowait(texts)
+        except Stopped:
+            pass
+        except Exception as error:
+            self._outcome = "failed"
+            self._events.put_nowait(error)
+
+    def _leave(self, _: asyncio.Task[None]) -> None:
+        """Free the place in the queue."""
+        self._queue.metrics.generations.labels(self._outcome).inc()
+        self._queue.pending.discard(self)
+
+    def _generate(self) -> list[Generation]:
+        """Write the texts, in the model's thread."""
+        from dllmark.sampling import generate
+
+        loop = self._task.get_loop()
+
+        def on_step(step: Step) -> None:
+            if self._stop.is_set():
+                raise Stopped
+            loop.call_soon_threadsafe(self._events.put_nowait, step)
+
+        arguments = self._arguments
+        start = time.monotonic()
+        texts = generate(
+            self._queue.model, arguments.prompts, arguments.watermark, arguments.sampler,
+            tokens=arguments.tokens, chat=arguments.chat, seed=arguments.seed,
+            batch_size=len(arguments.prompts), on_step=on_step,
+        )  # fmt: skip
+        self._queue.last_seconds = time.monotonic() - start
+        return texts
+
+
+class GenerationQueue:
+    """The model and the generations for it: one runs, `waiting` more may wait."""
+
+    def __init__(self, model: Model, waiting: int, metrics: Metrics) -> None:
+        self.model = model
+        self.metrics = metrics
+        self.waiting = waiting
+        self.turn = asyncio.Lock()
+        self.thread = ThreadPoolExecutor(1, "generation")
+        self.pending: set[QueuedGeneration] = set()
+        self.running: QueuedGeneration | None = None
+        self.last_seconds = 1.0
+        metrics.pending.set_function(lambda: len(self.pending))
+
+    def start(self, arguments: GenerateArguments) -> QueuedGeneration:
+        """Take a place for a generation, or refuse it where none is left."""
+        if len(self.pending) > self.waiting:
+            seconds = max(1, round(self.last_seconds * len(self.pending)))
+            raise too_many(
+                "queue_full",
+                f"{len(self.pending)} generations run or wait, which is the most: try again in "
+                f"about {seconds} seconds",
+                seconds,
+            )
+        generation = QueuedGeneration(self, arguments)
+        self.pending.add(generation)
+        return generation
+
+    def close(self) -> None:
+        """End what still runs after its step, and the thread."""
+        for generation in list(self.pending):
+            generation.cancel()
+        self.thread.shutdown()
