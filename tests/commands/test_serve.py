@@ -33,9 +33,9 @@ class Client(threading.Thread):
         self.url, self.events = url, []
 
     def run(self):
-        asked = {"prompt": "Write about a lighthouse.", "tokens": 64, "seed": 1, "stream": True}
+        body = {"prompt": "Write about a lighthouse.", "tokens": 32, "seed": 1, "stream": True}
         try:
-            with httpx.stream("POST", f"{self.url}/v1/generate", json=asked, timeout=60) as answer:
+            with httpx.stream("POST", f"{self.url}/v1/generate", json=body, timeout=60) as answer:
                 for number, event in enumerate(read_events(answer)):
                     self.events.append(event)
                     if number == 3:
@@ -46,7 +46,7 @@ class Client(threading.Thread):
 
 
 def test_a_signal_finishes_the_text_that_is_written(run, key_file, monkeypatch, signals, one_core):
-    """With the embedded model: what is asked, written and marked, end to end."""
+    """With the embedded model: a request, a text and its verdict, end to end."""
     torch.set_num_threads(2)
     listening = command._listen("127.0.0.1", 0)
     monkeypatch.setattr(command, "_listen", lambda host, port: listening)
@@ -57,7 +57,7 @@ def test_a_signal_finishes_the_text_that_is_written(run, key_file, monkeypatch, 
     assert result.status == 0
     assert result.err.startswith(f"serving on {client.url} ")
     name, end = client.events[-1]
-    assert (name, len(client.events)) == ("end", 34)
+    assert (name, len(client.events)) == ("end", 18)
     assert end["detection"]["verdict"] == "watermarked"
     assert torch.get_num_threads() == 1
 
@@ -133,4 +133,4 @@ def test_without_the_extra_it_says_what_to_install(run, key_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = run("serve", "--key", key_file)
     assert (result.status, result.out) == (2, "")
-    assert result.err == "error: serving needs FastAPI: pip install 'dllmark[serve]'\n"
+    assert result.err == "error: serving needs more packages: pip install 'dllmark[serve]'\n"

@@ -9,6 +9,11 @@ from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.server.service import Service
 
 
+@pytest.fixture(scope="module", autouse=True)
+def on_one_core(one_core):
+    """All these tests write with a small model, next to a server and a browser."""
+
+
 @pytest.fixture(scope="session")
 def model(tokenizer):
     """A model with random weights."""

@@ -1,6 +1,6 @@
 """POST /v1/detect: the library's answers over HTTP, for one key, several, and the public."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from samples import marked_text, plain_text
@@ -54,6 +54,27 @@ def test_of_several_keys_the_one_that_fits_is_named_and_the_others_counted(
         assert result["tokens"] == [asdict(token) for token in alone.explain(text)]
         strict = Detector(right, tokenizer, fpr=0.01 / 2).spans(text)
         assert [span["p_value"] for span in result["spans"]] == [2 * one.p_value for one in strict]
+
+
+def test_two_files_of_one_key_are_one_key(serve, key, marked):
+    copy = replace(key, created="2026-01-01", note="a copy")
+    server = serve([key, copy], with_model=False)
+    result = server.detect(marked, explain=True, spans=True)
+    assert (result["key_id"], result["keys_tried"]) == (key.id, 1)
+    assert len(server.client.get("/v1/server").json()["keys"]) == 1
+
+
+def test_a_secret_with_another_gamma_is_another_key(serve, key, tokenizer):
+    other = replace(key, gamma=0.1)
+    server = serve([key, other], with_model=False)
+    for right in (key, other):
+        text = marked_text(right, tokenizer, words=40)
+        result = server.detect(text, explain=True, spans=True)
+        assert (result["key_id"], result["gamma"], result["keys_tried"]) == (key.id, right.gamma, 2)
+        assert result["tokens"] == [
+            asdict(token) for token in Detector(right, tokenizer).explain(text)
+        ]
+        assert result["spans"]
 
 
 def test_a_public_server_tells_a_verdict_and_a_class_of_p_values(serve, key, marked, plain):

@@ -10,84 +10,109 @@ from serving import read_events
 
 import dllmark
 from dllmark import Detector, Llada, Watermark
+from dllmark.server import streams
 from dllmark.server.limits import Limits
 
-ASKED = {"prompt": "Why is the sky blue?", "tokens": 32, "seed": 7}
+REQUEST = {"prompt": "Why is the sky blue?", "tokens": 16, "seed": 7}
+
+REPEATING = {"prompt": "Hm", "tokens": 24, "seed": 7, "temperature": 0, "delta": 0}
+"""What the tiny model answers with the same few tokens again and again."""
 
 
-def written(model, key, tokens=32, watermark=True, top_p=1.0, **options):
+def written(model, key, tokens=16, watermark=True, top_p=1.0, **options):
     """What the library writes for the same request."""
     mark = Watermark(key, **options, tokenizer=model.tokenizer) if watermark else None
-    sampler = Llada(steps=tokens // 2, temperature=0.8, top_p=top_p)
+    sampler = Llada(steps=tokens // 2, block_length=tokens, temperature=0.8, top_p=top_p)
     [text] = dllmark.generate(
-        model, [ASKED["prompt"]], mark, sampler, tokens=tokens, seed=7, batch_size=1
+        model, [REQUEST["prompt"]], mark, sampler, tokens=tokens, seed=7, batch_size=1
     )
     return text
 
 
-@pytest.mark.parametrize("top_p", [1.0, 0.3])
-def test_a_text_is_the_one_the_library_writes(server, model, key, top_p):
-    expected = written(model, key, top_p=top_p)
-    answer = server.post("/v1/generate", **ASKED, top_p=top_p).json()
+def test_a_text_is_the_one_the_library_writes(server, model, key):
+    expected = written(model, key)
+    answer = server.post("/v1/generate", **REQUEST).json()
     assert (answer["text"], answer["tokens"]) == (expected.text, len(expected.ids))
     assert (answer["known_left"], answer["seed"]) == (expected.known_left, 7)
     assert answer["watermark"] == key.identity.to_dict()
-    found = Detector(key).detect(expected.text)
-    assert answer["detection"]["green"] == found.green
+    assert answer["detection"]["green"] == Detector(key).detect(expected.text).green
 
 
-def test_the_mark_is_as_asked_for(server, model, key):
-    strong = written(model, key, strategy="bidirectional", delta=9.0).text
-    asked = {**ASKED, "strategy": "bidirectional", "delta": 9}
-    assert server.post("/v1/generate", **asked).json()["text"] == strong
-    plain = server.post("/v1/generate", **ASKED, watermark=False).json()
+def test_the_mark_and_the_sampling_are_the_requests(server, model, key):
+    strong = written(model, key, tokens=8, strategy="bidirectional", delta=9.0, top_p=0.3).text
+    request = {**REQUEST, "tokens": 8, "strategy": "bidirectional", "delta": 9, "top_p": 0.3}
+    assert server.post("/v1/generate", **request).json()["text"] == strong
+    plain = server.post("/v1/generate", **REQUEST, watermark=False).json()
     assert (plain["text"], plain["watermark"]) == (written(model, key, watermark=False).text, None)
 
 
 def test_without_a_seed_texts_differ_and_the_seed_is_told(server):
-    asked = {**ASKED, "seed": None}
-    first, second = (server.post("/v1/generate", **asked).json() for _ in range(2))
+    request = {**REQUEST, "tokens": 8, "seed": None}
+    first, second = (server.post("/v1/generate", **request).json() for _ in range(2))
     assert first["text"] != second["text"]
-    again = server.post("/v1/generate", **{**ASKED, "seed": first["seed"]}).json()
+    again = server.post("/v1/generate", **{**request, "seed": first["seed"]}).json()
     assert again["text"] == first["text"]
 
 
-def test_the_stream_shows_each_token_once_and_the_colour_of_each_pair(server, model, key):
+def shown_marks(steps, tokens):
+    """Yield the colours a client shows after each step: only changes are told."""
+    marks = ["not scored"] * tokens
+    for step in steps:
+        for change in step["marks"]:
+            assert marks[change["position"]] != change["mark"]
+            marks[change["position"]] = change["mark"]
+        yield list(marks)
+
+
+def test_the_stream_shows_each_token_once(server, model, key):
     expected = written(model, key)
-    events = server.events(**ASKED)
-    names = [name for name, _ in events]
-    assert names == ["start"] + 16 * ["step"] + ["end"]
-    assert events[0][1] == {"tokens": 32, "steps": 16, "seed": 7}
+    events = server.events(**REQUEST)
+    assert [name for name, _ in events] == ["start"] + 8 * ["step"] + ["end"]
+    assert events[0][1] == {"tokens": 16, "steps": 8, "seed": 7}
     steps = [data for _, data in events[1:-1]]
-    assert [(step["number"], step["total"]) for step in steps] == [(n, 16) for n in range(1, 17)]
+    assert [(step["number"], step["total"]) for step in steps] == [(n, 8) for n in range(1, 9)]
     shown = {one["position"]: one["text"] for step in steps for one in step["revealed"]}
-    assert sum(len(step["revealed"]) for step in steps) == len(shown) == 32
+    assert sum(len(step["revealed"]) for step in steps) == len(shown) == 16
     assert "".join(shown[at] for at in range(len(expected.ids))) == expected.text
-    marks = {one["position"]: one["mark"] for step in steps for one in step["marks"]}
-    assert sum(len(step["marks"]) for step in steps) == len(marks) == 32
-    detector = Detector(key, model.tokenizer)
-    assert marks[0] == "not scored"
-    for at in range(1, len(expected.ids)):
-        pair = detector.detect(expected.ids[at - 1 : at + 1])
-        assert marks[at] == ("green" if pair.green else "red" if pair.pairs else "not scored")
     assert events[-1][1]["text"] == expected.text
 
 
-def test_a_colour_is_told_when_both_tokens_are_there(server):
-    known, coloured = set(), set()
-    for _, step in server.events(**ASKED)[1:-1]:
-        known |= {one["position"] for one in step["revealed"]}
-        coloured |= {one["position"] for one in step["marks"]}
-        assert coloured == {at for at in known if at == 0 or at - 1 in known}
+def test_colours_while_writing_follow_the_detectors_rule(server, key, tokenizer):
+    """Each pair is scored once, where it stands first, and only if both its tokens are there."""
+    ids = {}
+    steps = [data for name, data in server.events(**REPEATING) if name == "step"]
+    for step, marks in zip(steps, shown_marks(steps, 24), strict=True):
+        for one in step["revealed"]:
+            [ids[one["position"]]] = tokenizer.encode(one["text"]).tolist()
+        detector, seen = Detector(key, tokenizer), set()
+        for at in range(24):
+            pair = ids.get(at - 1), ids.get(at)
+            expected = "not scored"
+            if None not in pair and pair not in seen:
+                seen.add(pair)
+                expected = "green" if detector.detect(pair).green else "red"
+            assert marks[at] == expected
+    assert len(seen) < 23, "a pair comes twice"
+    changes = [change["mark"] for step in steps for change in step["marks"]]
+    assert "not scored" in changes, "a pair was written again further left"
+
+
+def test_the_last_colours_are_those_of_a_check(serve, key, other_key):
+    """Also with several keys, of which another one may fit a text without a mark best."""
+    server = serve([key, other_key])
+    for watermark in (True, False):
+        [*_, (name, end)] = server.events(**REQUEST, watermark=watermark)
+        assert name == "end"
+        assert end["detection"] == server.detect(end["text"], explain=True)
 
 
 def test_a_public_server_decides_about_the_mark_and_shows_no_colours(serve, key):
     server = serve([key], public=True)
-    events = server.events(**ASKED)
+    events = server.events(**REQUEST)
     assert all("marks" not in data for _, data in events)
     assert set(events[-1][1]["detection"]) == {"verdict", "p_value_at_most"}
     for option in ({"delta": 0}, {"strategy": "kgw"}, {"watermark": False}):
-        response = server.post("/v1/generate", **ASKED, **option)
+        response = server.post("/v1/generate", **REQUEST, **option)
         assert (response.status_code, response.json()["error"]["code"]) == (400, "not_public")
 
 
@@ -96,6 +121,7 @@ REFUSED = {
     "a blank prompt": ({"prompt": "  "}, 400, "prompt 1 is empty"),
     "a prompt too long": ({"prompt": "word " * 600}, 400, "takes 512 in all"),
     "too many tokens": ({"tokens": 513}, 400, "513 tokens asked for, but 512 are the most"),
+    "too many steps": ({"steps": 10**9}, 400, "1000000000 steps asked for, but 512 are the most"),
     "tokens that fill no block": ({"tokens": 40}, 400, "40 tokens do not fill blocks of 32"),
     "odd steps": ({"tokens": 64, "steps": 31}, 400, "steps divisible by the number of blocks"),
     "a strategy": ({"strategy": "none"}, 422, "strategy"),
@@ -108,32 +134,32 @@ REFUSED = {
 @pytest.mark.parametrize(("change", "status", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_written_is_refused_before_it_waits(server, change, status, reason):
     for stream in (False, True):
-        response = server.post("/v1/generate", **{**ASKED, **change}, stream=stream)
+        response = server.post("/v1/generate", **{**REQUEST, **change}, stream=stream)
         assert response.status_code == status
         assert reason in response.json()["error"]["message"]
 
 
 def test_detection_answers_while_a_text_is_written(server, gate, marked):
-    with server.client.stream("POST", "/v1/generate", json={**ASKED, "stream": True}) as response:
+    with server.client.stream("POST", "/v1/generate", json={**REQUEST, "stream": True}) as response:
         events = read_events(response)
         assert next(events)[0] == "start"
         gate.wait_for_model()
         assert server.detect(marked)["verdict"] == "watermarked"
-        assert "dllmark_generations_held 1" in server.client.get("/metrics").text
+        assert server.metric("dllmark_generations_pending") == 1
         gate.open()
         assert [name for name, _ in events][-1] == "end"
 
 
 def test_a_full_queue_says_when_to_come_back(serve, key, gate):
     server = serve([key], limits=Limits(waiting=1))
-    asked = {**ASKED, "stream": True}
+    request = {**REQUEST, "stream": True}
     with ExitStack() as stack:
-        running = stack.enter_context(server.client.stream("POST", "/v1/generate", json=asked))
+        running = stack.enter_context(server.client.stream("POST", "/v1/generate", json=request))
         gate.wait_for_model()
-        waiting = stack.enter_context(server.client.stream("POST", "/v1/generate", json=asked))
+        waiting = stack.enter_context(server.client.stream("POST", "/v1/generate", json=request))
         events = read_events(waiting)
         assert next(events)[0] == "start"
-        refused = server.post("/v1/generate", **ASKED)
+        refused = server.post("/v1/generate", **REQUEST)
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "queue_full"
         assert int(refused.headers["Retry-After"]) >= 1
@@ -141,28 +167,45 @@ def test_a_full_queue_says_when_to_come_back(serve, key, gate):
         gate.open()
         running.read()
         assert [name for name, _ in events][-1] == "end"
-    assert server.post("/v1/generate", **ASKED).status_code == 200
+    assert server.post("/v1/generate", **REQUEST).status_code == 200
+
+
+def test_a_stream_that_waits_is_kept_alive(serve, key, gate, monkeypatch):
+    monkeypatch.setattr(streams, "PING_SECONDS", 0.01)
+    server = serve([key])
+    request = {**REQUEST, "stream": True}
+    with ExitStack() as stack:
+        running = stack.enter_context(server.client.stream("POST", "/v1/generate", json=request))
+        gate.wait_for_model()
+        waiting = stack.enter_context(server.client.stream("POST", "/v1/generate", json=request))
+        lines = waiting.iter_lines()
+        comments = (line for line in lines if line.startswith(":"))
+        assert all("ping" in next(comments) for _ in range(3))
+        gate.open()
+        running.read()
+        assert "event: end" in lines
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_frees_its_place(serve, key, gate, stream):
     """Both the one that waits, and the one whose text is being written."""
     server = serve([key], limits=Limits(waiting=1))
-    running, waiting = (Abandoned(server, {**ASKED, "stream": stream}) for _ in range(2))
+    running, waiting = (Abandoned(server, {**REQUEST, "stream": stream}) for _ in range(2))
     running.start()
     gate.wait_for_model()
     waiting.start()
-    held = wait_until(lambda: len(server.service.writer.held), 2)
+    pending = server.service.queue.pending
+    wait_until(lambda: len(pending), 2)
     waiting.go_away()
-    held = wait_until(lambda: len(server.service.writer.held), 1)
+    wait_until(lambda: len(pending), 1)
     running.go_away()
-    wait_until(lambda: all(one._stop.is_set() for one in list(server.service.writer.held)), True)
+    wait_until(lambda: all(one._stop.is_set() for one in list(pending)), True)
     gate.let(1)
-    held = wait_until(lambda: len(server.service.writer.held), 0)
-    assert (held, gate.passed) == (0, 1)
-    assert server.service.metrics.generations == {"cancelled": 2}
+    wait_until(lambda: len(pending), 0)
+    assert gate.passed == 1
+    assert server.metric("dllmark_generations_total", outcome="cancelled") == 2
     gate.open()
-    assert server.post("/v1/generate", **ASKED).status_code == 200
+    assert server.post("/v1/generate", **REQUEST).status_code == 200
 
 
 class Abandoned:
@@ -191,8 +234,8 @@ def wait_until(value, expected):
     """Wait for the server's thread to come to a state that it must come to."""
     pause = threading.Event()
     for _ in range(3000):
-        if (now := value()) == expected:
-            return now
+        if value() == expected:
+            return
         pause.wait(0.01)
     raise AssertionError(f"{value()} instead of {expected} after 30 seconds")
 
@@ -202,7 +245,7 @@ def broken(model):
     """The tiny model, failing with a message that quotes a text."""
 
     def fail(*_):
-        raise RuntimeError("the secret text was: " + ASKED["prompt"])
+        raise RuntimeError("the secret text was: " + REQUEST["prompt"])
 
     hook = model.transformer.register_forward_pre_hook(fail)
     yield
@@ -211,10 +254,10 @@ def broken(model):
 
 def test_a_failure_is_told_and_logged_without_any_text(serve, key, broken, logged):
     server = serve([key])
-    response = server.post("/v1/generate", **ASKED)
+    response = server.post("/v1/generate", **REQUEST)
     assert response.status_code == 500
     assert response.json()["error"]["message"] == "the server failed (RuntimeError)"
-    name, data = server.events(**ASKED)[-1]
+    name, data = server.events(**REQUEST)[-1]
     assert (name, data["error"]["code"]) == ("error", "internal_error")
     assert "failed with RuntimeError" in logged.text
     assert "sampling/loop.py" in logged.text

@@ -6,7 +6,6 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
 from dllmark.errors import InputError, MismatchError
 from dllmark.relation.key import Secret, WatermarkKey
@@ -208,19 +207,22 @@ def test_metrics_are_what_prometheus_reads(serve, key, marked, plain):
     for text in (marked, marked, plain):
         server.detect(text)
     server.post("/v1/detect", nonsense=1)
-    tokens = server.post("/v1/generate", prompt="Hello", tokens=32).json()["tokens"]
-    text = server.client.get("/metrics").text
-    found = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    assert found["dllmark_requests_total", "POST", "/v1/detect", "200"] == 3
-    assert found["dllmark_requests_total", "POST", "/v1/detect", "422"] == 1
-    assert found["dllmark_detections_total", "watermarked"] >= 2
-    assert found["dllmark_generations_total", "finished"] == 1
-    assert found["dllmark_tokens_total",] == tokens
-    assert found["dllmark_generations_held",] == 0
-    assert found["dllmark_request_seconds_count", "/v1/detect"] == 4
-    assert found["dllmark_request_seconds_bucket", "/v1/detect", "+Inf"] == 4
-    assert found["dllmark_request_seconds_sum", "/v1/detect"] > 0
+    tokens = server.post("/v1/generate", prompt="Hello", tokens=8).json()["tokens"]
+    requests = {"method": "POST", "path": "/v1/detect"}
+    assert server.metric("dllmark_requests_total", **requests, status="200") == 3
+    assert server.metric("dllmark_requests_total", **requests, status="422") == 1
+    assert server.metric("dllmark_detections_total", verdict="watermarked") >= 2
+    assert server.metric("dllmark_generations_total", outcome="finished") == 1
+    assert server.metric("dllmark_tokens_total") == tokens
+    assert server.metric("dllmark_generations_pending") == 0
+    seconds = "dllmark_request_seconds"
+    assert server.metric(f"{seconds}_count", path="/v1/detect") == 4
+    assert server.metric(f"{seconds}_bucket", path="/v1/detect", le="+Inf") == 4
+    assert server.metric(f"{seconds}_sum", path="/v1/detect") > 0
+
+
+def test_each_server_counts_for_itself(serve, key):
+    first, second = serve([key], with_model=False), serve([key], with_model=False)
+    first.detect("Hello")
+    assert first.metric("dllmark_detections_total", verdict="too short") == 1
+    assert "dllmark_detections_total{" not in second.client.get("/metrics").text

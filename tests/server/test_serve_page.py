@@ -13,7 +13,8 @@ import pytest
 from serving import Gate, serving
 
 from dllmark import Detector, load_model
-from dllmark.marking.strategies import DEFAULT
+from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.server import streams
 from dllmark.server.access import Tokens
 from dllmark.server.limits import Limits
 from dllmark.server.service import Service
@@ -54,9 +55,9 @@ def opened(browser, url, **options):
     assert page.complaints == []
 
 
-def _only(url, asked, complaints):
-    if not asked.startswith(url):
-        complaints.append(f"asks {asked}")
+def _only(url, requested, complaints):
+    if not requested.startswith(url):
+        complaints.append(f"requests {requested}")
 
 
 @pytest.fixture
@@ -74,14 +75,32 @@ def write(page, tokens=32, seed=1):
 
 def test_both_texts_are_written_and_judged(page, server):
     write(page)
-    asked = {"prompt": page.get_by_label("Prompt").input_value(), "tokens": 32, "seed": 1}
+    request = {"prompt": page.get_by_label("Prompt").input_value(), "tokens": 32, "seed": 1}
     for side, watermark in (("marked", True), ("unmarked", False)):
-        answer = server.post("/v1/generate", **asked, suppress_end=True, watermark=watermark).json()
+        answer = server.post("/v1/generate", **request, suppress_end=True, watermark=watermark)
+        answer = answer.json()
         assert page.locator(f"#{side}").text_content() == answer["text"]
-        found = answer["detection"]
+        detection = answer["detection"]
         shown = page.locator(f"#{side}-verdict")
-        expect(shown).to_contain_text(found["verdict"])
-        expect(shown).to_contain_text(f"{found['green']} of {found['pairs']} pairs green")
+        expect(shown).to_contain_text(detection["verdict"])
+        expect(shown).to_contain_text(f"{detection['green']} of {detection['pairs']} pairs green")
+
+
+def coloured(page, place):
+    """The tokens shown in a place, each with its colour."""
+    script = (
+        "spans => spans.map(span => [span.textContent, span.className.match(/green|red/)?.[0]])"
+    )
+    return page.locator(f"{place} .token").evaluate_all(script)
+
+
+def test_a_written_text_has_the_colours_of_its_check(page):
+    write(page)
+    for side in ("marked", "unmarked"):
+        page.locator(f"#check-{side}").click()
+        expect(page.locator("#tokens")).to_have_text(page.locator(f"#{side}").text_content())
+        assert coloured(page, f"#{side}") == coloured(page, "#tokens")
+    assert any(colour for _, colour in coloured(page, "#marked"))
 
 
 def test_tokens_appear_where_and_when_they_are_committed(page, gate):
@@ -126,9 +145,9 @@ def test_a_pasted_text_is_judged_and_coloured(page, key, tokenizer, marked):
     page.get_by_label("Text to check").fill(text)
     expect(page.locator("#verdict")).to_have_text("✓ watermarked")
     detector = Detector(key, tokenizer)
-    found = detector.detect(text)
-    expect(page.locator("#figures")).to_contain_text(f"{found.green} of {found.pairs}")
-    expect(page.locator("#figures")).to_contain_text(f"{found.z:.2f}")
+    detection = detector.detect(text)
+    expect(page.locator("#figures")).to_contain_text(f"{detection.green} of {detection.pairs}")
+    expect(page.locator("#figures")).to_contain_text(f"{detection.z:.2f}")
     assert page.locator("#tokens").text_content() == text
     colours = [token.mark for token in detector.explain(text)]
     expect(page.locator("#tokens .green")).to_have_count(colours.count("green"))
@@ -136,7 +155,7 @@ def test_a_pasted_text_is_judged_and_coloured(page, key, tokenizer, marked):
     [span] = detector.spans(text)
     expect(page.locator("#spans li")).to_contain_text(f"{span.green} of {span.pairs} pairs green")
     title = page.locator("#curve svg title").text_content()
-    assert f"{found.z:.2f} after {found.pairs} pairs" in title
+    assert f"{detection.z:.2f} after {detection.pairs} pairs" in title
     assert page.locator("#tokens b").count() == 0
 
 
@@ -247,6 +266,10 @@ def test_a_public_server_shows_verdicts_only(browser, serve, key, marked):
         expect(page.locator("#marked .token")).to_have_count(32)
         assert page.locator("#marked .green, #marked .red").count() == 0
         expect(page.locator("#unmarked")).to_be_hidden()
+        expect(page.get_by_role("button", name="10 %")).to_have_count(0)
+        expect(page.get_by_label("γ of the key")).to_be_hidden()
+        expect(page.locator("#about")).to_have_text("Model tiny.")
+        assert key.id not in page.content()
 
 
 def test_the_api_is_described_without_other_hosts(browser, server):
@@ -261,6 +284,18 @@ def test_the_page_starts_from_the_packages_defaults(browser, server):
     with opened(browser, server.url) as page:
         expect(page.get_by_label("Strategy")).to_have_value(DEFAULT.name)
         expect(page.get_by_label("δ, bias")).to_have_value(f"{DEFAULT.default_delta:g}")
+
+
+def test_another_strategy_brings_its_own_delta(page):
+    page.get_by_label("Strategy").select_option("kgw")
+    expect(page.get_by_label("δ, bias")).to_have_value(f"{STRATEGIES['kgw'].default_delta:g}")
+    expect(page.get_by_label("δ, bias")).to_have_attribute("max", f"{MAX_DELTA:g}")
+
+
+def test_comments_that_keep_a_stream_alive_are_passed_over(browser, serve, key, monkeypatch):
+    monkeypatch.setattr(streams, "PING_SECONDS", 0.001)
+    with opened(browser, serve([key]).url) as page:
+        write(page)
 
 
 def test_the_page_fits_a_phone(browser, server, marked):

@@ -25,7 +25,7 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def schema(key, tokenizer, model):
     """The schema of a server that writes short texts."""
-    limits = Limits(tokens=8, batch=2, per_minute=1_000_000)
+    limits = Limits(characters=200, tokens=8, batch=2, per_minute=1_000_000)
     with serving(Service([key], tokenizer, model, limits)) as served:
         yield schemathesis.openapi.from_url(f"{served.url}/openapi.json")
 

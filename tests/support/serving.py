@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
 from dllmark.commands.serve import _listen, make_server
 from dllmark.models.families import EMBEDDED
@@ -53,6 +54,15 @@ class Served:
         [result] = response.json()["results"]
         return result
 
+    def metric(self, name, **labels):
+        """The value of a metric."""
+        families = text_string_to_metric_families(self.client.get("/metrics").text)
+        [value] = [
+            sample.value for family in families for sample in family.samples
+            if (sample.name, sample.labels) == (name, labels)
+        ]  # fmt: skip
+        return value
+
     def events(self, **body):
         """All events of a streamed generation, as (name, data)."""
         with self.client.stream("POST", "/v1/generate", json={**body, "stream": True}) as response:
@@ -80,15 +90,15 @@ def read_events(response):
     """Yield the (name, data) of server-sent events, by the rules of their specification."""
     name, data = "message", []
     for line in response.iter_lines():
-        if not line:
-            yield name, json.loads("\n".join(data))
-            name, data = "message", []
-            continue
         field, _, value = line.partition(":")
         if field == "event":
             name = value.removeprefix(" ")
         if field == "data":
             data.append(value.removeprefix(" "))
+        if not line:
+            if data:  # else there were only comments
+                yield name, json.loads("\n".join(data))
+            name, data = "message", []
 
 
 class Gate:

@@ -63,6 +63,7 @@ def serve(
     max_characters: Annotated[int, typer.Option(help="Characters of a text.")] = 200_000,
     max_batch: Annotated[int, typer.Option(help="Texts in a request.")] = 64,
     max_tokens: Annotated[int, typer.Option(help="Tokens to write for a prompt.")] = 512,
+    max_total_tokens: Annotated[int, typer.Option(help="Tokens to write in a request.")] = 8192,
     max_concurrent: Annotated[int, typer.Option(help="Requests at a time.")] = 128,
     max_per_minute: Annotated[int, typer.Option(help="Requests of a client a minute.")] = 600,
     max_waiting: Annotated[int, typer.Option(help="Generations that may wait.")] = 8,
@@ -70,9 +71,11 @@ def serve(
     """Serve detection and generation over HTTP, with a page that shows both."""
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import sse_starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError:
-        raise DllmarkError("serving needs FastAPI: pip install 'dllmark[serve]'") from None
+        raise DllmarkError("serving needs more packages: pip install 'dllmark[serve]'") from None
     from dllmark.relation.key import WatermarkKey
     from dllmark.server.access import is_loopback, read_tokens
     from dllmark.server.limits import Limits
@@ -85,8 +88,8 @@ def serve(
         raise InputError("--tokenizer is for --model none: a model brings its own")
     tokens = read_tokens(token_file) if token_file else None
     limits = Limits(
-        max_body, max_characters, max_batch, max_tokens, max_concurrent, max_per_minute,
-        max_waiting,
+        max_body, max_characters, max_batch, max_tokens, max_total_tokens, max_concurrent,
+        max_per_minute, max_waiting,
     )  # fmt: skip
     keys = [WatermarkKey.load(path) for path in key]
     service = _service(keys, model, tokenizer, limits, fpr, public)
@@ -135,9 +138,11 @@ def _run(service: Service, tokens: Tokens | None, host: str, port: int) -> None:
 def make_server(service: Service, tokens: Tokens | None) -> uvicorn.Server:
     """Return the server of a service, which is to be given a socket."""
     import uvicorn
+    from sse_starlette.sse import AppStatus
 
     from dllmark.server.app import make_app
 
+    AppStatus.enable_automatic_graceful_drain = False  # it would cut texts short at a signal
     config = uvicorn.Config(
         make_app(service, tokens),
         log_config=None,

@@ -6,22 +6,25 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse
-from pydantic import BaseModel
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from dllmark import __version__
-from dllmark.errors import DllmarkError
-from dllmark.marking.strategies import DEFAULT
+from dllmark.errors import DllmarkError, MismatchError
+from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
 from dllmark.server import detect_api, generate_api, openai_api
 from dllmark.server.access import Tokens
 from dllmark.server.guard import Guard
+from dllmark.server.limits import with_limits
 from dllmark.server.refusal import ErrorBody, Refusal
 from dllmark.server.service import Service
+from dllmark.server.streams import log_failure, unexpected
 
 PAGE = Path(__file__).parent / "page"
 PAGE_TYPES = {
@@ -65,12 +68,24 @@ class ServerInfo(BaseModel):
     version: str
     public: bool
     fpr: float
-    keys: list[KeyInfo]
+    keys: Annotated[list[KeyInfo], Field(description="None on a public server.")]
     model: str | None
-    strategies: list[str]
-    strategy: str
-    delta: float
+    strategies: Annotated[
+        dict[str, float], Field(description="Those that can be chosen, each with its own δ.")
+    ]
+    strategy: Annotated[str, Field(description="The one that is used where none is chosen.")]
+    max_delta: float
     limits: dict[str, int]
+
+
+class Application(FastAPI):
+    """A FastAPI application whose schema shows the limits of its server."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI schema."""
+        service: Service = self.state.service
+        schema: dict[str, Any] = with_limits(super().openapi(), service.limits)
+        return schema
 
 
 def make_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
@@ -86,7 +101,7 @@ def make_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
         yield
         service.close()
 
-    app = FastAPI(
+    app = Application(
         title="dllmark",
         version=__version__,
         summary="Write text with a watermark, and recognise it.",
@@ -122,22 +137,22 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", tags=["server"], response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Give counts and durations in Prometheus' text format."""
-        text = service.metrics.render(len(service.writer.held) if service.writer else 0)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/server", tags=["server"])
     async def server() -> ServerInfo:
         """Say what this server can do, and its limits."""
-        strategies = generate_api.STRATEGIES if service.model and not service.public else []
+        keys = [] if service.public else service.keys
+        strategies = [] if service.public or not service.model else STRATEGIES.values()
         return ServerInfo(
             version=__version__,
             public=service.public,
             fpr=service.fpr,
-            keys=[KeyInfo(id=key.id, gamma=key.gamma) for key in service.keys],
+            keys=[KeyInfo(id=key.id, gamma=key.gamma) for key in keys],
             model=service.model_name,
-            strategies=list(strategies),
+            strategies={strategy.name: strategy.default_delta for strategy in strategies},
             strategy=DEFAULT.name,
-            delta=DEFAULT.default_delta,
+            max_delta=MAX_DELTA,
             limits=vars(service.limits),
         )
 
@@ -180,5 +195,11 @@ def _invalid(_: Request, error: Exception) -> Response:
 
 
 def _unusable(_: Request, error: Exception) -> Response:
-    """Pass on what the library says of a request it cannot serve."""
+    """Pass on what the library says of a request it cannot serve.
+
+    Clients bring no keys. So where keys do not fit, the fault is ours, and a key's id stays here.
+    """
+    if isinstance(error, MismatchError):
+        log_failure(error)
+        return unexpected(error).response()
     return Refusal(400, "unusable", str(error)).response()

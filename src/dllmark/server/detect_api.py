@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from dllmark.server.limits import shown_limit
 from dllmark.server.service import Service
 
 router = APIRouter(tags=["detection"])
 
 Mark = Literal["green", "red", "not scored"]
 Results = list[dict[str, Any]]
+Text = Annotated[str, Field(json_schema_extra=shown_limit("maxLength", "characters"))]
 VerdictName = Literal["watermarked", "not detected", "too short"]
 
 
@@ -22,7 +24,10 @@ class DetectRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Annotated[str | list[str], Field(description="One text, or a list of texts.")]
+    text: Annotated[
+        Text | Annotated[list[Text], Field(json_schema_extra=shown_limit("maxItems", "batch"))],
+        Field(description="One text, or a list of texts."),
+    ]
     fpr: Annotated[
         float | None,
         Field(gt=0, lt=1, description="The verdict's false-positive rate; else the server's."),
@@ -87,7 +92,7 @@ class DetectResponse(BaseModel):
 
 
 @router.post("/v1/detect", response_model=DetectResponse)
-async def detect(asked: DetectRequest, request: Request) -> Response:
+async def detect(body: DetectRequest, request: Request) -> Response:
     """Say of each text whether it carries the mark of one of the keys.
 
     With several keys the one that fits best is named, and p-values are corrected for the number of
@@ -95,18 +100,18 @@ async def detect(asked: DetectRequest, request: Request) -> Response:
     """
     service: Service = request.app.state.service
     service.refuse_if_public(
-        fpr=asked.fpr, scoring=asked.scoring, explain=asked.explain, spans=asked.spans
+        fpr=body.fpr, scoring=body.scoring, explain=body.explain, spans=body.spans
     )
-    texts = [asked.text] if isinstance(asked.text, str) else asked.text
+    texts = [body.text] if isinstance(body.text, str) else body.text
     service.limits.check_texts(texts)
-    results, body = await service.run(_answer, service, texts, asked)
+    results, content = await service.run(_answer, service, texts, body)
     service.count(results)
-    return Response(body, media_type="application/json")
+    return Response(content, media_type="application/json")
 
 
-def _answer(service: Service, texts: list[str], asked: DetectRequest) -> tuple[Results, bytes]:
+def _answer(service: Service, texts: list[str], body: DetectRequest) -> tuple[Results, bytes]:
     """Return the results, and as JSON: a long explanation takes a while to write down."""
     results = service.check(
-        texts, asked.fpr, asked.scoring or "unique", explain=asked.explain, spans=asked.spans
+        texts, body.fpr, body.scoring or "unique", explain=body.explain, spans=body.spans
     )
     return results, json.dumps({"results": results}).encode()

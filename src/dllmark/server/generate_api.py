@@ -1,25 +1,30 @@
-"""POST /v1/generate: write a text, step by step if asked to."""
+"""POST /v1/generate: write a text, and show each step to those who want to see them."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from dllmark.marking.strategies import DEFAULT, MAX_DELTA
-from dllmark.relation.greenlist import HashedGreenList
-from dllmark.server.detect_api import CoarseEvidence, Evidence
-from dllmark.server.jobs import Job, Writing
+from dllmark.detection.detector import Detector
+from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.server.detect_api import CoarseEvidence, Evidence, Mark, Text
+from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration
+from dllmark.server.limits import shown_limit
 from dllmark.server.service import Service
-from dllmark.server.streams import EventStream, event, unless_gone
+from dllmark.server.streams import Event, EventStream, event, unless_gone
 
 if TYPE_CHECKING:
     from dllmark.sampling import Generation, Step
+
+    StrategyName = str
+else:
+    StrategyName = Literal[tuple(STRATEGIES)]
 
 router = APIRouter(tags=["generation"])
 
@@ -28,11 +33,7 @@ TEMPERATURE = 0.8
 LARGEST_SEED = 2**53 - 1
 """The largest whole number that every JSON reader keeps."""
 
-StrategyName = Literal[
-    "kgw", "predictive", "bidirectional", "predictive-bidirectional", "expected-bidirectional",
-    "guided-bidirectional",
-]  # fmt: skip
-STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+Tokens = Annotated[int, Field(ge=1, json_schema_extra=shown_limit("maximum", "tokens"))]
 
 
 class GenerateRequest(BaseModel):
@@ -40,7 +41,7 @@ class GenerateRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    prompt: Annotated[str, Field(min_length=1)]
+    prompt: Annotated[Text, Field(min_length=1)]
     watermark: Annotated[bool, Field(description="false writes without a mark.")] = True
     strategy: Annotated[
         StrategyName | None, Field(description=f"Which neighbours count; {DEFAULT.name}.")
@@ -58,14 +59,23 @@ class GenerateRequest(BaseModel):
     top_p: Annotated[
         float, Field(gt=0, le=1, allow_inf_nan=False, description="Draw from the likeliest tokens.")
     ] = 1.0
-    tokens: Annotated[int, Field(ge=1, description="Up to 32, or a multiple of 32.")] = 128
-    steps: Annotated[int | None, Field(ge=1, description="Else half as many as tokens.")] = None
+    tokens: Annotated[Tokens, Field(description="Up to 32, or a multiple of 32.")] = 128
+    steps: Annotated[Tokens | None, Field(description="Else half as many as tokens.")] = None
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED, description="Else at random.")] = None
     chat: Annotated[bool, Field(description="false continues the prompt as text.")] = True
     suppress_end: Annotated[bool, Field(description="Write all the tokens, end no earlier.")] = (
         False
     )
     stream: Annotated[bool, Field(description="Send each step as a server-sent event.")] = False
+
+
+class WatermarkIdentity(BaseModel):
+    """Whose mark a text carries."""
+
+    scheme: str
+    key_id: str
+    gamma: float
+    tokenizer: str
 
 
 class GenerateResponse(BaseModel):
@@ -77,7 +87,9 @@ class GenerateResponse(BaseModel):
     known_left: Annotated[
         float, Field(description="The share of tokens chosen when the token before was known.")
     ]
-    watermark: dict[str, Any] | None
+    watermark: Annotated[
+        WatermarkIdentity | None, Field(description="null without a mark, and on a public server.")
+    ]
     detection: Evidence | CoarseEvidence
 
 
@@ -89,115 +101,126 @@ STREAM = {
 
 
 @router.post("/v1/generate", response_model=GenerateResponse, responses={200: STREAM})
-async def generate(asked: GenerateRequest, request: Request) -> Response:
+async def generate(body: GenerateRequest, request: Request) -> Response:
     """Write a text with the server's model, marked with its first key.
 
     With `stream`, each event `step` has the tokens revealed in that step, with their positions,
-    and the colours of the pairs that are now known. A public server decides itself about the
-    mark, and tells no colours.
+    and the colours that changed; the event `end` has the final colours in `detection.tokens`. A
+    public server decides itself about the mark, and tells neither its identity nor colours.
     """
     service: Service = request.app.state.service
     service.refuse_if_public(
-        strategy=asked.strategy, delta=asked.delta is not None, watermark=not asked.watermark
+        strategy=body.strategy, delta=body.delta is not None, watermark=not body.watermark
     )
-    service.limits.check_texts([asked.prompt])
-    service.limits.check_tokens(asked.tokens)
-    seed = secrets.randbelow(LARGEST_SEED) if asked.seed is None else asked.seed
-    job = await service.run(make_job, service, [asked.prompt], asked, seed)
-    assert service.writer is not None
-    writing = service.writer.start(job)
-    if asked.stream:
-        return EventStream(_events(service, writing, job), writing)
-    [text] = await unless_gone(request, writing, writing.texts())
-    return JSONResponse(await _ended(service, text, seed))
+    service.limits.check_texts([body.prompt])
+    service.limits.check_tokens(body.tokens)
+    service.limits.check_steps(body.steps or 1)
+    arguments = await service.run(make_arguments, service, [body.prompt], body)
+    assert service.queue is not None
+    generation = service.queue.start(arguments)
+    if body.stream:
+        return EventStream(_events(service, generation, arguments), generation)
+    [text] = await unless_gone(request, generation, generation.texts())
+    return JSONResponse(await _finished(service, text, arguments.seed))
 
 
-def make_job(service: Service, prompts: list[str], asked: GenerateRequest, seed: int) -> Job:
-    """Return the job of a request; what cannot be written raises here, before it waits."""
+def make_arguments(
+    service: Service, prompts: list[str], body: GenerateRequest
+) -> GenerateArguments:
+    """Return what to generate with; what cannot be written raises here, before it waits."""
     from dllmark.marking.watermark import Watermark
     from dllmark.sampling import Llada, check_prompts
     from dllmark.sampling.schedule import check_length
 
     assert service.model is not None
     sampler = Llada(
-        steps=asked.steps or max(1, asked.tokens // 2),
-        block_length=min(BLOCK, asked.tokens),
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        suppress_end=asked.suppress_end,
+        steps=body.steps or max(1, body.tokens // 2),
+        block_length=min(BLOCK, body.tokens),
+        temperature=body.temperature,
+        top_p=body.top_p,
+        suppress_end=body.suppress_end,
     )
-    check_length(sampler, asked.tokens)
-    check_prompts(service.model, prompts, asked.tokens, asked.chat)
+    check_length(sampler, body.tokens)
+    check_prompts(service.model, prompts, body.tokens, body.chat)
     watermark = None
-    if asked.watermark:
-        strategy = asked.strategy or DEFAULT.name
-        watermark = Watermark(service.key, strategy, asked.delta, tokenizer=service.tokenizer)
-    return Job(prompts, watermark, sampler, asked.tokens, asked.chat, seed)
+    if body.watermark:
+        strategy = body.strategy or DEFAULT.name
+        watermark = Watermark(service.key, strategy, body.delta, tokenizer=service.tokenizer)
+    seed = secrets.randbelow(LARGEST_SEED) if body.seed is None else body.seed
+    return GenerateArguments(prompts, watermark, sampler, body.tokens, body.chat, seed)
 
 
-async def _events(service: Service, writing: Writing, job: Job) -> AsyncIterator[bytes]:
+async def _events(
+    service: Service, generation: QueuedGeneration, arguments: GenerateArguments
+) -> AsyncIterator[Event]:
     """Yield the start, each step, and the end with the text."""
-    yield event({"tokens": job.tokens, "steps": job.sampler.steps, "seed": job.seed}, "start")
-    canvas = Colours(service)
-    async for made in writing.steps():
-        if isinstance(made, list):
-            yield event(await _ended(service, made[0], job.seed), "end")
+    tokens, steps, seed = arguments.tokens, arguments.sampler.steps, arguments.seed
+    yield event({"tokens": tokens, "steps": steps, "seed": seed}, "start")
+    view = StepView(service, tokens)
+    async for step in generation.steps():
+        if isinstance(step, list):
+            yield event(await _finished(service, step[0], seed, explain=True), "end")
         else:
-            yield event(canvas.step(made), "step")
+            yield event(view.after(step), "step")
 
 
-async def _ended(service: Service, text: Generation, seed: int) -> dict[str, Any]:
+async def _finished(
+    service: Service, text: Generation, seed: int, explain: bool = False
+) -> dict[str, Any]:
     """Return a finished text with its verdict."""
-    results = await service.run(service.check, [text.text])
+    results = await service.run(lambda: service.check([text.text], explain=explain))
     service.count(results)
     return {
         "text": text.text,
         "tokens": len(text.ids),
         "seed": seed,
         "known_left": text.known_left,
-        "watermark": text.watermark,
+        "watermark": None if service.public else text.watermark,
         "detection": results[0],
     }
 
 
-class Colours:
-    """What each step shows: the tokens that are new, and the colours that they settle.
+class StepView:
+    """What each step shows: the tokens that are new, and the colours that changed.
 
-    A token has the colour of its pair with the token before, so it is known once both are.
+    The detector colours what is there so far, by its own rule. A pair counts where it stands first
+    in the text, so one that is written again further left gives its colour to that place.
     """
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._green = HashedGreenList(service.key, service.tokenizer.vocab_size)
-        self._known: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+    def __init__(self, service: Service, tokens: int) -> None:
+        assert service.model is not None
+        self._public = service.public
+        self._end_ids = service.model.end_ids
+        self._detector = Detector(service.key, service.tokenizer)
+        self._known = np.zeros(tokens, dtype=np.bool_)
+        self._marks: list[Mark] = ["not scored"] * tokens
 
-    def step(self, step: Step) -> dict[str, Any]:
+    def after(self, step: Step) -> dict[str, Any]:
         """Return a step of the first text as JSON values; positions count from the prompt's end."""
         ids = step.tokens[0, step.start :].cpu().numpy().astype(np.int64)
         known = step.revealed[0, step.start :].cpu().numpy()
-        before = np.zeros_like(known) if self._known is None else self._known
+        decode = self._detector.tokenizer.decode
+        revealed = [
+            {"position": at, "text": decode([ids[at]])}
+            for at in np.flatnonzero(known & ~self._known).tolist()
+        ]
         self._known = known
-        decode = self._service.tokenizer.decode
-        new = np.flatnonzero(known & ~before).tolist()
-        shown = [{"position": at, "text": decode([ids[at]])} for at in new]
-        answer = {"number": step.number, "total": step.total, "revealed": shown}
-        if not self._service.public:
-            answer["marks"] = self._marks(ids, known, before)
+        answer = {"number": step.number, "total": step.total, "revealed": revealed}
+        if not self._public:
+            answer["marks"] = self._changed_marks(ids)
         return answer
 
-    def _marks(self, ids: Any, known: Any, before: Any) -> list[dict[str, Any]]:
-        """Return the colours that became known; the first token ends no pair of the text."""
-        settled = known[1:] & known[:-1] & ~(before[1:] & before[:-1])
-        right = np.flatnonzero(settled) + 1
-        scored = self._service.tokenizer.scored
-        counts = (scored[ids[right - 1]] & scored[ids[right]]).tolist()
-        green = self._green.pairs(ids[right - 1], ids[right]).tolist()
-        names = ["green" if colour else "red" for colour in green]
-        found = zip(right.tolist(), names, counts, strict=True)
-        marks = [
-            {"position": at, "mark": name if counted else "not scored"}
-            for at, name, counted in found
+    def _changed_marks(self, ids: np.ndarray[Any, np.dtype[np.int64]]) -> list[dict[str, Any]]:
+        """Return the colours that changed. Masks are special tokens, which are not scored."""
+        end = next((at for at, id_ in enumerate(ids) if id_ in self._end_ids), len(ids))
+        scored, green = self._detector._colours(ids[:end], "unique")
+        marks: list[Mark] = ["not scored"] * len(ids)
+        for pair in np.flatnonzero(scored).tolist():
+            marks[pair + 1] = "green" if green[pair] else "red"
+        changed = [
+            {"position": at, "mark": mark}
+            for at, (mark, before) in enumerate(zip(marks, self._marks, strict=True))
+            if mark != before
         ]
-        if known[0] and not before[0]:
-            marks.insert(0, {"position": 0, "mark": "not scored"})
-        return marks
+        self._marks = marks
+        return changed

@@ -120,5 +120,7 @@ class Guard:
         route: Any = scope.get("route")
         path = getattr(route, "path", "other")
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._service.metrics.request(method, path, status, seconds)
+        metrics = self._service.metrics
+        metrics.requests.labels(method, path, status).inc()
+        metrics.request_seconds.labels(path).observe(seconds)
         log.info("%s %s %d %.0f ms", method, path, status, 1000 * seconds)

@@ -6,6 +6,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic.config import JsonDict
 
 from dllmark.errors import InputError
 from dllmark.server.refusal import Refusal, too_many
@@ -15,13 +18,14 @@ from dllmark.server.refusal import Refusal, too_many
 class Limits:
     """The limits of a server; what goes beyond one is refused with a 4xx that names it.
 
-    body         bytes of a request
-    characters   of one text or prompt
-    batch        texts or prompts in a request
-    tokens       to write for a prompt
-    concurrent   requests at a time
-    per_minute   requests of one client
-    waiting      generations that wait while another one runs
+    body           bytes of a request
+    characters     of one text or prompt
+    batch          texts to check or to write in a request
+    tokens         to write for a prompt
+    total_tokens   to write in a request, all its texts together
+    concurrent     requests at a time
+    per_minute     requests of one client
+    waiting        generations that wait while another one runs
 
     >>> Limits(batch=2).check_texts(["one", "two"])
     """
@@ -30,6 +34,7 @@ class Limits:
     characters: int = 200_000
     batch: int = 64
     tokens: int = 512
+    total_tokens: int = 8192
     concurrent: int = 128
     per_minute: int = 600
     waiting: int = 8
@@ -40,13 +45,14 @@ class Limits:
             if value < least:
                 raise InputError(f"the limit {name} is at least {least}; got {value}")
 
-    def check_texts(self, texts: Sequence[str]) -> None:
-        """Refuse too many texts, and a text that is too long."""
-        if len(texts) > self.batch:
+    def check_texts(self, texts: Sequence[str], each: int = 1) -> None:
+        """Refuse too many texts, and one that is too long; each may be to be written many times."""
+        count = len(texts) * each
+        if count > self.batch:
             raise Refusal(
                 413,
                 "too_many_texts",
-                f"{len(texts)} texts in one request, but {self.batch} are the most: send several "
+                f"{count} texts in one request, but {self.batch} are the most: send several "
                 "requests",
             )
         longest = max(map(len, texts), default=0)
@@ -57,14 +63,54 @@ class Limits:
                 f"a text has {longest} characters, but {self.characters} are the most: cut it",
             )
 
-    def check_tokens(self, tokens: int) -> None:
-        """Refuse to write too long a text."""
+    def check_tokens(self, tokens: int, texts: int = 1) -> None:
+        """Refuse to write too long a text, or too much in all texts of a request together."""
         if tokens > self.tokens:
             raise Refusal(
                 400,
                 "too_many_tokens",
                 f"{tokens} tokens asked for, but {self.tokens} are the most: ask for fewer",
             )
+        if texts * tokens > self.total_tokens:
+            raise Refusal(
+                400,
+                "too_many_tokens",
+                f"{texts} texts of {tokens} tokens have {texts * tokens} in all, but "
+                f"{self.total_tokens} are the most in one request: send several requests",
+            )
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse more steps than the longest text has tokens: each costs as much as the others."""
+        if steps > self.tokens:
+            raise Refusal(
+                400,
+                "too_many_steps",
+                f"{steps} steps asked for, but {self.tokens} are the most: ask for fewer",
+            )
+
+
+def shown_limit(keyword: str, limit: str) -> JsonDict:
+    """Return what makes a field's schema show a limit, whose number is known at start only.
+
+    >>> shown_limit("maximum", "tokens")
+    {'x-limit': {'maximum': 'tokens'}}
+    """
+    return {"x-limit": {keyword: limit}}
+
+
+def with_limits(schema: Any, limits: Limits) -> Any:
+    """Return a schema with the numbers of a server's limits.
+
+    >>> with_limits({"type": "integer", "x-limit": {"maximum": "tokens"}}, Limits())
+    {'type': 'integer', 'maximum': 512}
+    """
+    if isinstance(schema, list):
+        return [with_limits(part, limits) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    named = schema.get("x-limit", {})
+    others = {name: with_limits(part, limits) for name, part in schema.items() if name != "x-limit"}
+    return {**others, **{keyword: getattr(limits, limit) for keyword, limit in named.items()}}
 
 
 class RateLimit:

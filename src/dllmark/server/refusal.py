@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 
-class Problem(BaseModel):
+class ErrorDetail(BaseModel):
     """What was wrong and what to do about it."""
 
     message: str
@@ -21,7 +21,7 @@ class Problem(BaseModel):
 class ErrorBody(BaseModel):
     """The body of every answer from 400 on."""
 
-    error: Problem
+    error: ErrorDetail
 
 
 class Refusal(HTTPException):
@@ -47,8 +47,8 @@ class Refusal(HTTPException):
     def body(self) -> dict[str, Any]:
         """Return the JSON that says it."""
         kind = "invalid_request_error" if self.status_code < 500 else "server_error"
-        problem = Problem(message=self.detail, type=kind, param=self.param, code=self.code)
-        return ErrorBody(error=problem).model_dump()
+        detail = ErrorDetail(message=self.detail, type=kind, param=self.param, code=self.code)
+        return ErrorBody(error=detail).model_dump()
 
     def response(self) -> JSONResponse:
         """Return it as an answer."""

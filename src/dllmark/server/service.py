@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dllmark.detection.detector import Detection, Detector, Scoring, Verdict, detect_any
 from dllmark.errors import InputError, MismatchError
-from dllmark.relation.key import WatermarkKey
+from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
-from dllmark.server.jobs import Writer
+from dllmark.server.generation_queue import GenerationQueue
 from dllmark.server.limits import Limits
 from dllmark.server.metrics import Metrics
 from dllmark.server.refusal import Refusal
@@ -33,7 +33,11 @@ PUBLIC_PAIRS = 50
 
 @dataclass
 class Service:
-    """The parts of a server. All keys are for one tokenizer, the model's where there is one."""
+    """The parts of a server. All keys are for one tokenizer, the model's where there is one.
+
+    Key files with the same secret and γ are one key. With another γ a secret makes another mark,
+    so that is a key of its own, though its id is the same.
+    """
 
     keys: Sequence[WatermarkKey]
     tokenizer: Tokenizer
@@ -45,7 +49,10 @@ class Service:
     def __post_init__(self) -> None:
         if not self.keys:
             raise InputError("give at least one key")
-        self.keys = list(dict.fromkeys(self.keys))
+        by_identity: dict[Identity, WatermarkKey] = {}
+        for key in self.keys:
+            by_identity.setdefault(key.identity, key)
+        self.keys = list(by_identity.values())
         for key in self.keys:
             if key.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise MismatchError(
@@ -56,7 +63,9 @@ class Service:
         Detector(self.keys[0], self.tokenizer, fpr=self.fpr)  # raises for a rate that is none
         self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(os.cpu_count(), "detector")
-        self.writer = Writer(self.model, self.limits.waiting, self.metrics) if self.model else None
+        self.queue = (
+            GenerationQueue(self.model, self.limits.waiting, self.metrics) if self.model else None
+        )
 
     @property
     def key(self) -> WatermarkKey:
@@ -89,12 +98,12 @@ class Service:
         """
         options: dict[str, Any] = {"fpr": fpr or self.fpr, "scoring": scoring}
         results = []
-        for text, found in zip(texts, self._detections(texts, options), strict=True):
+        for text, detection in zip(texts, self._detections(texts, options), strict=True):
             if self.public:
-                results.append(coarse(found))
+                results.append(coarse(detection))
                 continue
-            result = {**found.to_dict(), "green_fraction": found.green_fraction}
-            [key] = [key for key in self.keys if key.id == found.key_id]
+            result = {**detection.to_dict(), "green_fraction": detection.green_fraction}
+            key = self._key_of(detection)
             if explain:
                 detector = Detector(key, self.tokenizer, **options)
                 result["tokens"] = [asdict(token) for token in detector.explain(text)]
@@ -102,6 +111,11 @@ class Service:
                 result["spans"] = self._spans(key, text, options["fpr"])
             results.append(result)
         return results
+
+    def _key_of(self, detection: Detection) -> WatermarkKey:
+        """Return the key a detection names."""
+        named = (detection.key_id, detection.gamma)
+        return next(key for key in self.keys if (key.id, key.gamma) == named)
 
     def _detections(self, texts: Sequence[str], options: dict[str, Any]) -> Iterator[Detection]:
         """Yield each text's detection; with one key, all are scored together, which is faster."""
@@ -121,7 +135,7 @@ class Service:
     def count(self, results: Sequence[dict[str, Any]]) -> None:
         """Add verdicts to the metrics; called on the event loop."""
         for result in results:
-            self.metrics.verdicts[result["verdict"]] += 1
+            self.metrics.detections.labels(result["verdict"]).inc()
 
     def refuse_if_public(self, **chosen: Any) -> None:
         """Refuse options that would tell a stranger more than a verdict."""
@@ -136,14 +150,14 @@ class Service:
 
     def close(self) -> None:
         """End the threads."""
-        if self.writer:
-            self.writer.close()
+        if self.queue:
+            self.queue.close()
         self.pool.shutdown()
 
 
-def coarse(found: Detection) -> dict[str, Any]:
+def coarse(detection: Detection) -> dict[str, Any]:
     """Return what a public server says of a detection."""
-    if found.pairs < PUBLIC_PAIRS:
+    if detection.pairs < PUBLIC_PAIRS:
         return {"verdict": Verdict.TOO_SHORT.value, "p_value_at_most": COARSE[-1]}
-    at_most = min(bound for bound in COARSE if found.p_value <= bound)
-    return {"verdict": found.verdict.value, "p_value_at_most": at_most}
+    at_most = min(bound for bound in COARSE if detection.p_value <= bound)
+    return {"verdict": detection.verdict.value, "p_value_at_most": at_most}

@@ -1,4 +1,4 @@
-"""Server-sent events, and clients that go away."""
+"""Server-sent events, clients that go away, and errors that are ours."""
 
 from __future__ import annotations
 
@@ -10,59 +10,65 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request
-from fastapi.responses import StreamingResponse
+from sse_starlette import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
-from dllmark.server.jobs import Writing
+from dllmark.server.generation_queue import QueuedGeneration
 from dllmark.server.refusal import Refusal
 
 log = logging.getLogger("dllmark.server")
+logging.getLogger("sse_starlette").setLevel(logging.INFO)  # below, it logs the texts it sends
+
+PING_SECONDS = 15.0
+"""A comment is sent so often: gateways cut connections on which nothing comes for a minute."""
+
+Event = dict[str, str | None]
+"""A server-sent event, as `EventSourceResponse` writes it."""
 
 Result = TypeVar("Result")
 
 
-def event(data: dict[str, Any] | str, name: str | None = None) -> bytes:
-    r"""Return one server-sent event.
+def event(data: dict[str, Any] | str, name: str | None = None) -> Event:
+    """Return an event with JSON, or with a text as it is.
 
     >>> event({"number": 1}, "step")
-    b'event: step\ndata: {"number": 1}\n\n'
+    {'event': 'step', 'data': '{"number": 1}'}
     """
-    content = data if isinstance(data, str) else json.dumps(data)
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {content}\n\n".encode()
+    return {"event": name, "data": data if isinstance(data, str) else json.dumps(data)}
 
 
-class EventStream(StreamingResponse):
-    """A stream of the events of a writing, which ends when the client goes away."""
+class EventStream(EventSourceResponse):
+    """The events of a generation, which ends when the client goes away.
 
-    def __init__(self, events: AsyncIterator[bytes], writing: Writing) -> None:
-        # A gateway that buffers would keep the steps back.
-        headers = {"X-Accel-Buffering": "no"}
-        super().__init__(_told(events), headers=headers, media_type="text/event-stream")
-        self._writing = writing
+    Comments keep the connection alive while the generation waits for its turn.
+    """
+
+    def __init__(self, events: AsyncIterator[Event], generation: QueuedGeneration) -> None:
+        super().__init__(_with_errors(events), ping=PING_SECONDS, sep="\n")
+        self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; the writing ends with them, whatever ends them."""
+        """Send the events; the generation ends with them, whatever ends them."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._writing.cancel()
+            self._generation.cancel()
 
 
-async def _told(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _with_errors(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
     """Pass events on, and an error as the last of them: the status has been sent already."""
     try:
-        async for chunk in events:
-            yield chunk
+        async for each in events:
+            yield each
     except Exception as error:
         log_failure(error)
         yield event(unexpected(error).body(), "error")
 
 
 async def unless_gone(
-    request: Request, writing: Writing, work: Coroutine[Any, Any, Result]
+    request: Request, generation: QueuedGeneration, work: Coroutine[Any, Any, Result]
 ) -> Result:
-    """Wait for some work on a writing; where the client goes away first, end the writing."""
+    """Wait for some work on a generation; where the client goes away first, end both."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(request))
     try:
@@ -73,7 +79,7 @@ async def unless_gone(
     finally:
         task.cancel()
         gone.cancel()
-        writing.cancel()
+        generation.cancel()
 
 
 async def _gone(request: Request) -> None:

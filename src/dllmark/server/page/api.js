@@ -54,7 +54,7 @@ export async function* stream(path, body, signal) {
     buffer = events.pop();
     for (const event of events) {
       const fields = Object.fromEntries(event.split("\n").map((line) => line.split(/: (.*)/s)));
-      yield { name: fields.event, data: JSON.parse(fields.data) };
+      if (fields.data) yield { name: fields.event, data: JSON.parse(fields.data) }; // else a comment
     }
   }
 }

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { drawCurve } from "./curve.js";
-import { byId, element, showPValue, showVerdict } from "./dom.js";
+import { byId, colouredTokens, element, showPValue, showVerdict } from "./dom.js";
 
 const PAUSE = 350; // milliseconds without a keystroke before a text is checked
 
@@ -80,41 +80,30 @@ function swapWords(content, share) {
   return between.map((space, at) => space + (words[at] ?? "")).join("");
 }
 
-function show(content, found, before) {
+function show(content, detection, before) {
   byId("result").hidden = false;
-  showVerdict(byId("verdict"), found, false);
-  const moved = before === null || found.z === undefined ? "" : ` (before ${before.toFixed(2)})`;
+  showVerdict(byId("verdict"), detection, false);
+  const moved = before === null || detection.z === undefined ? "" : ` (before ${before.toFixed(2)})`;
   const figures =
-    found.z === undefined
-      ? { p: `at most ${found.p_value_at_most}` }
+    detection.z === undefined
+      ? { p: `at most ${detection.p_value_at_most}` }
       : {
-          z: found.z.toFixed(2) + moved,
-          p: showPValue(found.p_value),
-          "green pairs": `${found.green} of ${found.pairs}`,
-          key: found.keys_tried > 1 ? `${found.key_id}, best of ${found.keys_tried}` : found.key_id,
+          z: detection.z.toFixed(2) + moved,
+          p: showPValue(detection.p_value),
+          "green pairs": `${detection.green} of ${detection.pairs}`,
+          key: detection.keys_tried > 1 ? `${detection.key_id}, best of ${detection.keys_tried}` : detection.key_id,
         };
   byId("figures").replaceChildren(
     ...Object.entries(figures).map(([name, value]) =>
       element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: value })),
     ),
   );
-  if (!found.tokens) return;
-  const characters = Array.from(content); // positions count characters, not UTF-16 units
-  showTokens(characters, found);
-  showSpans(characters, found.spans);
-  drawCurve(byId("curve"), found);
-}
-
-function showTokens(characters, found) {
-  let shown = 0;
-  const spans = found.tokens.map((token) => {
-    const piece = characters.slice(shown, token.end).join("");
-    const inside = found.spans.some((span) => span.start <= shown && token.end <= span.end);
-    shown = Math.max(shown, token.end);
-    const mark = token.mark === "not scored" ? "" : token.mark;
-    return element("span", { className: `token ${mark} ${inside ? "marked" : ""}`, textContent: piece });
-  });
-  byId("tokens").replaceChildren(...spans);
+  if (!detection.tokens) return;
+  const marked = (start, end) => detection.spans.some((span) => span.start <= start && end <= span.end);
+  const classesOf = (start, end) => (marked(start, end) ? "marked" : "");
+  byId("tokens").replaceChildren(...colouredTokens(content, detection.tokens, classesOf));
+  showSpans(Array.from(content), detection.spans);
+  drawCurve(byId("curve"), detection);
 }
 
 function showSpans(characters, spans) {

@@ -8,13 +8,13 @@ const LEFT = 32;
 const BOTTOM = 36;
 
 /** Draws the curve of a detection from the colours of its tokens. */
-export function drawCurve(into, found) {
-  const points = zOfBeginnings(found);
+export function drawCurve(into, detection) {
+  const points = zOfBeginnings(detection);
   if (!points.length) {
     into.replaceChildren(element("p", { textContent: "no pair was scored" }));
     return;
   }
-  const threshold = normalQuantile(found.fpr / found.keys_tried);
+  const threshold = normalQuantile(detection.fpr / detection.keys_tried);
   const low = Math.min(0, ...points) - 0.5;
   const high = Math.max(threshold, ...points) + 0.5;
   const x = (pairs) => LEFT + ((WIDTH - LEFT - 10) * pairs) / points.length;
@@ -29,7 +29,7 @@ export function drawCurve(into, found) {
     ]),
     draw("line", { x1: LEFT, x2: WIDTH - 10, y1: y(threshold), y2: y(threshold), class: "threshold" }),
     draw("text", { x: WIDTH - 12, y: y(threshold) - 5, "text-anchor": "end" },
-      `about the verdict's limit, p ${found.fpr}`),
+      `about the verdict's limit, p ${detection.fpr}`),
     draw("polyline", { class: "line", points: points.map((z, at) => `${x(at + 1)},${y(z)}`).join(" ") }),
     draw("text", { x: LEFT, y: HEIGHT - 10 }, "0"),
     draw("text", { x: WIDTH - 10, y: HEIGHT - 10, "text-anchor": "end" }, `${points.length} scored pairs`),
@@ -39,12 +39,12 @@ export function drawCurve(into, found) {
 }
 
 /** Returns z after 1, 2, 3 … scored pairs. */
-export function zOfBeginnings(found) {
-  const gamma = found.gamma;
+export function zOfBeginnings(detection) {
+  const gamma = detection.gamma;
   let pairs = 0;
   let green = 0;
   const points = [];
-  for (const token of found.tokens) {
+  for (const token of detection.tokens) {
     if (token.mark === "not scored") continue;
     pairs += 1;
     green += token.mark === "green";

@@ -12,16 +12,29 @@ export function showPValue(value) {
   return value > 0 ? value.toPrecision(2) : "< 1e-300";
 }
 
+/** Returns a text as spans, one for each of its tokens, coloured as the detector scored them. */
+export function colouredTokens(text, tokens, classesOf = () => "") {
+  const characters = Array.from(text); // positions count characters, not UTF-16 units
+  let shown = 0;
+  return tokens.map((token) => {
+    const start = shown;
+    shown = Math.max(shown, token.end);
+    const mark = token.mark === "not scored" ? "" : token.mark;
+    const textContent = characters.slice(start, shown).join("");
+    return element("span", { className: `token ${mark} ${classesOf(start, token.end)}`, textContent });
+  });
+}
+
 /** Writes a verdict and its figures, of which a public server gives a bound only. */
-export function showVerdict(into, found, withFigures = true) {
-  const sign = { watermarked: "✓ ", "not detected": "✗ ", "too short": "… " }[found.verdict];
+export function showVerdict(into, detection, withFigures = true) {
+  const sign = { watermarked: "✓ ", "not detected": "✗ ", "too short": "… " }[detection.verdict];
   const figures =
-    found.z === undefined
-      ? ` p ≤ ${found.p_value_at_most}`
-      : ` z ${found.z.toFixed(2)}, p ${showPValue(found.p_value)}, ` +
-        `${found.green} of ${found.pairs} pairs green`;
+    detection.z === undefined
+      ? ` p ≤ ${detection.p_value_at_most}`
+      : ` z ${detection.z.toFixed(2)}, p ${showPValue(detection.p_value)}, ` +
+        `${detection.green} of ${detection.pairs} pairs green`;
   into.replaceChildren(
-    element("span", { className: `name ${found.verdict.replace(" ", "-")}`, textContent: sign + found.verdict }),
+    element("span", { className: `name ${detection.verdict.replace(" ", "-")}`, textContent: sign + detection.verdict }),
     ...(withFigures ? [element("span", { className: "figures", textContent: figures })] : []),
   );
 }

@@ -17,7 +17,8 @@ async function start() {
   }
   byId("token-form").hidden = true;
   const keys = info.keys.map((key) => `${key.id} (γ ${key.gamma})`).join(", ");
-  byId("about").textContent = `${info.model ? `Model ${info.model}; key` : "Key"} ${keys}.`;
+  const about = [info.model && `Model ${info.model}.`, keys && `Key ${keys}.`]; // the public is told no keys
+  byId("about").textContent = about.filter(Boolean).join(" ");
   byId("rate").textContent = `${100 * info.fpr} %`;
   for (const part of document.querySelectorAll("[data-private]")) part.hidden = info.public;
   const checkText = setUpChecking(info);

@@ -10,26 +10,30 @@ export function setUpWriting(info, checkText) {
   const replay = setUpReplay(sides);
   let running = null;
 
-  byId("gamma").value = info.keys[0].gamma;
+  byId("gamma").value = info.keys[0]?.gamma ?? "";
   byId("length").max = info.limits.tokens - (info.limits.tokens % 32);
-  for (const name of info.strategies) byId("strategy").add(new Option(name));
+  for (const name of Object.keys(info.strategies)) byId("strategy").add(new Option(name));
   byId("strategy").value = info.strategy;
-  byId("delta").value = info.delta;
+  const useOwnDelta = () => (byId("delta").value = info.strategies[byId("strategy").value]);
+  byId("strategy").addEventListener("change", useOwnDelta);
+  byId("delta").max = info.max_delta;
+  byId("delta").disabled = info.public; // a form is not sent while a field that is required is empty
+  if (!info.public) useOwnDelta();
   byId("stop").addEventListener("click", () => running?.abort());
 
   byId("write-form").addEventListener("submit", async (event) => {
     event.preventDefault();
     running?.abort();
     const mine = (running = new AbortController());
-    const asked = settings(info);
+    const body = settings(info);
     byId("write-error").textContent = "";
     byId("stop").disabled = false;
     sides.forEach((side) => side.clear());
     replay.reset();
     try {
-      for (const side of sides) await side.write(asked, mine.signal, replay);
-      const told = sides.map((side) => `${side.title.toLowerCase()}: ${side.verdict}`);
-      byId("write-status").textContent = `Done: ${told.join("; ")}.`;
+      for (const side of sides) await side.write(body, mine.signal, replay);
+      const verdicts = sides.map((side) => `${side.title.toLowerCase()}: ${side.verdict}`);
+      byId("write-status").textContent = `Done: ${verdicts.join("; ")}.`;
     } catch (error) {
       if (running !== mine) return;
       if (error.name === "AbortError") byId("write-status").textContent = "Stopped.";
@@ -46,14 +50,14 @@ export function setUpWriting(info, checkText) {
 function settings(info) {
   const number = (id) => byId(id).valueAsNumber;
   const seed = Number.isNaN(number("seed")) ? Math.floor(Math.random() * 2 ** 31) : number("seed");
-  const asked = {
+  const body = {
     prompt: byId("prompt").value,
     temperature: number("temperature"),
     tokens: number("length"),
     suppress_end: true,
     seed,
   };
-  return info.public ? asked : { ...asked, strategy: byId("strategy").value, delta: number("delta") };
+  return info.public ? body : { ...body, strategy: byId("strategy").value, delta: number("delta") };
 }
 
 /** One of the two texts. */
@@ -73,9 +77,9 @@ class Side {
     this.button.disabled = true;
   }
 
-  async write(asked, signal, replay) {
-    const { strategy, delta, ...plain } = asked;
-    const body = this.marked ? asked : { ...plain, watermark: false };
+  async write(settings, signal, replay) {
+    const { strategy, delta, ...plain } = settings;
+    const body = this.marked ? settings : { ...plain, watermark: false };
     byId(this.id).ariaBusy = "true";
     try {
       for await (const { name, data } of stream("/v1/generate", body, signal)) {
@@ -100,8 +104,7 @@ class Side {
   finish(data) {
     this.text = data.text;
     this.verdict = data.detection.verdict;
-    this.canvas.end = data.tokens;
-    this.canvas.draw(this.canvas.steps);
+    this.canvas.finish(data.text, data.detection.tokens);
     showVerdict(byId(`${this.id}-verdict`), data.detection);
     this.button.disabled = false;
   }
