@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import marked_text, plain_text
@@ -206,28 +207,109 @@ def test_text_marked_by_the_reference_implementation_is_detected(tmp_path, small
     assert found.green == found.pairs
 
 
-def test_what_cannot_be_scored_is_refused_with_a_reason(key, tokenizer, small_tokenizer):
+ENDS = ["\n", "\r\n", " ", "\n\n", " \t\n", "\u00a0\u2028"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("scoring", ["unique", "all"])
+def test_white_space_at_the_end_of_a_text_is_not_scored(key, tokenizer, end, scoring):
+    detector = Detector(key, tokenizer, scoring=scoring)
+    text = marked_text(key, tokenizer, 30) + "."
+    alone = detector.detect(text)
+    assert alone.pairs == 30
+    assert detector.detect(text + end) == alone
+    assert list(detector.detect_many([text + end, text])) == [alone, alone]
+    assert detect_any([key], text + end, scoring=scoring) == alone
+    assert detector.explain(text + end) == detector.explain(text)
+    assert detector.spans(text + end) == detector.spans(text)
+
+
+def test_white_space_elsewhere_counts_and_ids_are_scored_as_they_are(key, tokenizer):
     detector = Detector(key, tokenizer)
-    with pytest.raises(TokenizerError, match="16384 is outside"):
-        detector.detect([5, 16_384])
-    with pytest.raises(TokenizerError, match="-1 is outside"):
-        detector.detect([5, -1])
-    with pytest.raises(InputError, match="flat sequence of integers"):
-        detector.detect([[5, 6]])
-    with pytest.raises(InputError, match="flat sequence of integers"):
-        detector.detect([0.5])
+    assert detector.detect("\n one\n two").pairs == len(tokenizer.encode("\n one\n two")) - 1
+    ids = tokenizer.encode("one two\n")
+    assert detector.detect(ids).pairs == len(ids) - 1 == detector.detect("one two").pairs + 1
+    prompt = "A question?\n"
+    assert detector.detect("one two", prompt=prompt) == detector.detect(
+        tokenizer.encode("one two"), prompt=tokenizer.encode(prompt)
+    )
+
+
+def test_colours_say_of_each_pair_what_the_detection_counts(key, tokenizer):
+    ids = tokenizer.encode("The sky is blue, the sky is blue. <|mask|> The sky")
+    for scoring in ("unique", "all"):
+        detector = Detector(key, tokenizer, scoring=scoring)
+        scored, green = detector.colours(ids.tolist())
+        assert len(scored) == len(green) == len(ids) - 1
+        detection = detector.detect(ids)
+        assert (scored.sum(), (scored & green).sum()) == (detection.pairs, detection.green)
+        pairs = [
+            pair for pair, counts in zip(pairwise(ids.tolist()), scored, strict=True) if counts
+        ]
+        assert (len(set(pairs)) == len(pairs)) is (scoring == "unique")
+        assert not any(mask in pair for pair in pairs for mask in tokenizer.encode("<|mask|>"))
+
+
+def test_ids_may_be_a_list_an_array_or_a_tensor(small_key, small_tokenizer):
+    detector = Detector(small_key, small_tokenizer)
+    expected = detector.detect([5, 6, 7])
+    for kind in (np.uint8, np.int32, np.uint64):
+        assert detector.detect(np.array([5, 6, 7], kind)) == expected
+    assert detector.detect(torch.tensor([5, 6, 7])) == expected
+    assert list(detector.detect_many(torch.tensor([[5, 6, 7]]))) == [expected]
+    assert detector.detect((5, 6, 7)) == detector.detect(range(5, 8)) == expected
+    assert detector.detect([]).pairs == 0
+
+
+NO_IDS = [
+    7, None, b"w1 w2", bytearray(b"ab"), memoryview(b"ab"), {5: 6}, [[5, 6]], [[5], [6, 7]], [0.5],
+    ["w1"], [None], [2**70], [5, None], np.zeros((2, 2), int), np.array([True, False]),
+    np.array([5.0]), np.array(5), torch.tensor(5), torch.tensor([[5, 6]]), torch.tensor([5.0]),
+    torch.tensor([True]), torch.tensor([5.0], dtype=torch.bfloat16),
+    torch.tensor([5.0], requires_grad=True), iter([5, 6]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", NO_IDS, ids=repr)
+def test_what_is_neither_text_nor_ids_is_a_clear_error(small_key, small_tokenizer, given):
+    detector = Detector(small_key, small_tokenizer)
+    calls = [
+        lambda: detector.detect(given),
+        lambda: list(detector.detect_many([given])),
+        lambda: detector.colours(given),
+        lambda: detector.detect([5], prompt=given) if given is not None else detector.detect(given),
+    ]
+    for call in calls:
+        with pytest.raises(InputError, match="one flat sequence of integers; got"):
+            call()
+    for explain in (detector.explain, detector.spans):
+        with pytest.raises(InputError, match="give the text itself"):
+            explain(given)
+
+
+@pytest.mark.parametrize("id_", [-1, 35, 2**31, 2**63, 2**64 - 1])
+def test_an_id_outside_the_vocabulary_is_named(small_key, small_tokenizer, id_):
+    detector = Detector(small_key, small_tokenizer)
+    for ids in ([id_], np.array([id_])):
+        with pytest.raises(TokenizerError, match=f"id {id_} is outside the vocabulary of small"):
+            detector.detect(ids)
+
+
+@pytest.mark.parametrize("texts", ["a single text", b"bytes", None, 7])
+def test_one_text_in_place_of_many_is_refused_at_once(key, tokenizer, texts):
+    with pytest.raises(InputError, match=r"texts is a list of texts: put a single one in \[ \]"):
+        Detector(key, tokenizer).detect_many(texts)
+
+
+def test_what_cannot_be_scored_is_refused_with_a_reason(key, tokenizer, small_tokenizer):
     with pytest.raises(InputError, match="surrogates"):
-        detector.detect("\ud800")
+        Detector(key, tokenizer).detect("\ud800")
     with pytest.raises(MismatchError, match="fingerprints differ"):
         Detector(key, small_tokenizer)
     with pytest.raises(InputError, match="rate"):
         Detector(key, tokenizer, fpr=0)
     with pytest.raises(InputError, match="'unique' or 'all'"):
         Detector(key, tokenizer, scoring="some")
-    with pytest.raises(InputError, match="pass the model's"):
-        Detector(HashedGreenList(key, 16_384))
-    with pytest.raises(MismatchError, match="different models"):
-        Detector(HashedGreenList(key, 100), tokenizer)
 
 
 def test_a_result_holds_no_secret(key, tokenizer):

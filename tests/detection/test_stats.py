@@ -30,6 +30,13 @@ def test_the_p_value_is_the_exact_binomial_tail(data, pairs, gamma):
     )
 
 
+@pytest.mark.parametrize(("gamma", "green"), [(0.5, 997), (0.5, 900), (0.25, 850), (0.75, 999)])
+def test_p_values_are_right_to_twelve_digits_where_they_are_tiny(gamma, green):
+    exact = exact_tail(green, 1000, gamma)
+    assert float(binomial_tail(green, 1000, gamma)) == pytest.approx(float(exact), rel=1e-12)
+    assert gamma == 0.75 or exact < 1e-150
+
+
 @pytest.mark.parametrize("gamma", [0.01, 0.1, 0.25, 0.5, 0.75, 0.9])
 @pytest.mark.parametrize("longest", [10, 100, 1000, 10_000, 100_000])
 def test_p_values_agree_with_scipy_to_twelve_digits_far_into_the_tail(gamma, longest):

@@ -175,18 +175,6 @@ def test_lone_surrogates_are_a_clear_error(tokenizer):
             encode("\ud800")
 
 
-@pytest.mark.parametrize("id_", [-1, 35, 2**31, 2**62])
-def test_an_id_outside_the_vocabulary_is_a_clear_error(small_key, small_tokenizer, id_):
-    with pytest.raises(TokenizerError, match="outside the vocabulary of small, which has 35 ids"):
-        Detector(small_key, small_tokenizer).detect([3, id_, 4])
-
-
-@pytest.mark.parametrize("ids", [[[1, 2]], [[1], [2, 3]], [0.5], ["w1"], [2**70], [None], 7])
-def test_what_is_no_sequence_of_ids_is_a_clear_error(small_key, small_tokenizer, ids):
-    with pytest.raises(InputError, match="one flat sequence of integers"):
-        Detector(small_key, small_tokenizer).detect(ids)
-
-
 def test_a_tokenizer_is_loaded_from_its_file_or_folder(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(DEFINITION))

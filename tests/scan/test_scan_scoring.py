@@ -26,7 +26,13 @@ def keys(key, tokenizer):
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("fpr", [0.5, 0.01, 1e-6])
 def test_scores_are_those_of_the_detector(keys, texts, tokenizer, count, fpr):
-    all_texts = [*texts, "", "word", "a few words", marked_text(keys[2], tokenizer, 60, share=0.7)]
+    all_texts = [
+        *texts,
+        "",
+        "word",
+        "a few words\n",
+        marked_text(keys[2], tokenizer, 60, share=0.7),
+    ]
     scores = Scorer(keys[:count], fpr).score(all_texts)
     for at, text in enumerate(all_texts):
         alone = detect_any(keys[:count], text, tokenizer=tokenizer, fpr=fpr)

@@ -27,6 +27,8 @@ Scoring = Literal["unique", "all"]
 Mark = Literal["green", "red", "not scored"]
 TextOrIds = str | Sequence[int] | Ids
 
+Bools = NDArray[np.bool_]
+
 BATCH_TEXTS = 1024
 BATCH_CHARACTERS = 1 << 22
 
@@ -126,34 +128,37 @@ class Detector:
     def detect(self, text: TextOrIds, prompt: TextOrIds | None = None) -> Detection:
         """Score one text, or the token ids of one.
 
-        The prompt is not scored; its last token is the left neighbour of the text's first.
+        White space at the end of a text is left out; ids are scored as they are. The prompt is not
+        scored; its last token is the left neighbour of the text's first.
 
         >>> Detector(key).detect([17, 40, 9], prompt=[30]).pairs
         3
         """
-        [ids] = self._ids([text])
-        if prompt is not None:
-            [before] = self._ids([prompt])
-            ids = np.concatenate([before[-1:], ids])
-        return self._detections([ids])[0]
+        [ids] = self._encode([self._prepare(text)])
+        return self._detections([np.concatenate([self._context(prompt), ids])])[0]
 
     def detect_many(self, texts: Iterable[TextOrIds]) -> Iterator[Detection]:
         """Score a stream of texts in order, many at a time, in memory that does not grow with it.
 
-        >>> [found.pairs for found in Detector(key).detect_many(["Two words", ""])]
+        >>> [detection.pairs for detection in Detector(key).detect_many(["Two words", ""])]
         [1, 0]
         """
-        for batch in _batches(texts):
-            yield from self._detections(self._ids(batch))
+        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+            raise InputError("texts is a list of texts: put a single one in [ ]")
+        return (
+            detection
+            for batch in _batches(map(self._prepare, texts))
+            for detection in self._detections(self._encode(batch))
+        )
 
     def explain(self, text: str, prompt: TextOrIds | None = None) -> list[TokenMark]:
-        """Return every token of a text with its colour.
+        """Return every token of a text, up to the white space at its end, with its colour.
 
         >>> [token.mark for token in Detector(key).explain("word")]
         ['not scored']
         """
-        ids, offsets = self.tokenizer.encode_with_offsets(text)
-        context = self._ids([prompt])[0][-1:] if prompt is not None else ids[:0]
+        ids, offsets = self._encode_with_offsets(text)
+        context = self._context(prompt)
         scored, green = self._colours(np.concatenate([context, ids]), self.scoring)
         if not len(context):
             scored, green = np.insert(scored, 0, False), np.insert(green, 0, False)
@@ -173,10 +178,9 @@ class Detector:
         >>> Detector(key).spans("No stretch of this is marked.")
         []
         """
-        ids, offsets = self.tokenizer.encode_with_offsets(text)
+        ids, offsets = self._encode_with_offsets(text)
         scored, green = self._colours(ids, "unique")
         index = np.flatnonzero(scored)
-        found = best_segments(green[index], self.identity.gamma, self.fpr)
         return [
             Span(
                 int(offsets[index[segment.start], 0]),
@@ -185,27 +189,42 @@ class Detector:
                 segment.green,
                 segment.p_value,
             )
-            for segment in found
+            for segment in best_segments(green[index], self.identity.gamma, self.fpr)
         ]
 
-    def _ids(self, texts: Sequence[TextOrIds]) -> list[Ids]:
-        """Return the ids of each text; ids pass through, checked."""
-        strings = [text for text in texts if isinstance(text, str)]
-        encoded = iter(self.tokenizer.encode_many(strings))
-        result = []
-        for text in texts:
-            if isinstance(text, str):
-                result.append(next(encoded))
-                continue
-            try:
-                ids = np.asarray(text)
-            except ValueError:  # lists of different lengths
-                ids = np.zeros((0, 0))
-            if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
-                raise InputError("token ids are one flat sequence of integers")
-            self.tokenizer.check_ids(ids.astype(np.int64))
-            result.append(ids.astype(np.int64))
-        return result
+    def colours(self, ids: Sequence[int] | Ids) -> tuple[Bools, Bools]:
+        """Return for each pair of neighbours whether it is scored, and whether it is green.
+
+        Element k is the pair of tokens k and k + 1. A special token, such as a mask that has yet to
+        become a token, has no scored pair; under `unique` scoring only the first of equal pairs is
+        scored.
+
+        >>> scored, green = Detector(key).colours([17, 40, 17, 40])
+        >>> scored.tolist()
+        [True, True, False]
+        """
+        return self._colours(self.tokenizer.as_ids(ids), self.scoring)
+
+    def _prepare(self, text: TextOrIds) -> str | Ids:
+        """Return what is scored of a text, or ids, checked."""
+        return scored_text(text) if isinstance(text, str) else self.tokenizer.as_ids(text)
+
+    def _encode(self, texts: Sequence[str | Ids]) -> list[Ids]:
+        """Return the ids of each text; ids stay as they are."""
+        encoded = iter(self.tokenizer.encode_many([one for one in texts if isinstance(one, str)]))
+        return [next(encoded) if isinstance(text, str) else text for text in texts]
+
+    def _encode_with_offsets(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
+        """Return the ids of what is scored of a text, and where in the text each token stands."""
+        if not isinstance(text, str):
+            raise InputError(f"give the text itself, as a string; got {type(text).__name__}")
+        return self.tokenizer.encode_with_offsets(scored_text(text))
+
+    def _context(self, prompt: TextOrIds | None) -> Ids:
+        """Return the last token of a prompt; white space at its end stands before the text."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)[-1:]
+        return self.tokenizer.as_ids([] if prompt is None else prompt)[-1:]
 
     def _detections(self, texts: Sequence[Ids]) -> list[Detection]:
         """Score several sequences of ids at once."""
@@ -230,16 +249,26 @@ class Detector:
             identity.key_id, identity.scheme,
         )  # fmt: skip
 
-    def _colours(self, ids: Ids, scoring: Scoring) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return for each pair of neighbours whether it is scored, and whether it is green."""
+    def _colours(self, ids: Ids, scoring: Scoring) -> tuple[Bools, Bools]:
         left, right = ids[:-1], ids[1:]
         scored = self.tokenizer.scored[left] & self.tokenizer.scored[right]
         if scoring == "unique":
             _, first = np.unique(left * self.tokenizer.vocab_size + right, return_index=True)
-            once = np.zeros(len(left), dtype=np.bool_)
-            once[first] = True
-            scored = scored & once
+            repeated = np.ones(len(left), dtype=np.bool_)
+            repeated[first] = False
+            scored &= ~repeated
         return scored, self._green.pairs(left, right)
+
+
+def scored_text(text: str) -> str:
+    r"""Return a text without the white space at its end, which is never scored.
+
+    Shells, editors and forms add a line end there, or take one away, and nobody sees it.
+
+    >>> scored_text("A text from a file.\n")
+    'A text from a file.'
+    """
+    return text.rstrip()
 
 
 def count_pairs(
@@ -279,7 +308,7 @@ def count_pairs(
     return green, np.bincount(text, minlength=count)
 
 
-def _first_of_run(ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _first_of_run(ordered: NDArray[np.int64]) -> Bools:
     """Return where a value differs from the one before it."""
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -318,9 +347,9 @@ def _verdict(p_value: float, least: float, fpr: float) -> Verdict:
     return Verdict.TOO_SHORT if least > fpr else Verdict.NOT_DETECTED
 
 
-def _batches(texts: Iterable[TextOrIds]) -> Iterator[list[TextOrIds]]:
+def _batches(texts: Iterable[str | Ids]) -> Iterator[list[str | Ids]]:
     """Group a stream into batches that are small in number and in size."""
-    batch: list[TextOrIds] = []
+    batch: list[str | Ids] = []
     size = 0
     for text in texts:
         batch.append(text)

@@ -96,14 +96,25 @@ class Tokenizer:
         text: str = self._backend.decode([int(id_) for id_ in ids], skip_special_tokens=True)
         return text
 
-    def check_ids(self, ids: Ids) -> None:
-        """Raise `TokenizerError` if an id lies outside the vocabulary."""
-        outside = ids[(ids < 0) | (ids >= self.vocab_size)]
+    def as_ids(self, ids: Sequence[int] | Ids) -> Ids:
+        """Return token ids as an array; raise if they are none, or none of this tokenizer.
+
+        >>> load_tokenizer("embedded").as_ids([17, 40, 9])
+        array([17, 40,  9])
+        """
+        array = _array(ids)
+        if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+            raise InputError(
+                "token ids are one flat sequence of integers; "
+                f"got {type(ids).__name__} ({array.dtype} of shape {array.shape})"
+            )
+        outside = array[(array < 0) | (array >= self.vocab_size)]
         if len(outside):
             raise TokenizerError(
                 f"token id {outside[0]} is outside the vocabulary of {self.name}, "
                 f"which has {self.vocab_size} ids: the ids come from another tokenizer"
             )
+        return array.astype(np.int64)
 
     def _encodings(self, texts: list[str], *, offsets: bool = False) -> list[Any]:
         encode = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
@@ -213,6 +224,16 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise TokenizerError(f"cannot read {path} as a tokenizer.json") from None
+
+
+def _array(ids: Any) -> NDArray[Any]:
+    """Return ids as numpy sees them, a tensor's too; what holds no numbers is one object."""
+    if isinstance(ids, bytes | bytearray | memoryview):
+        return np.array(None)
+    try:
+        return np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids)
+    except (TypeError, ValueError, RuntimeError):
+        return np.array(None)
 
 
 def _pieces(text: str) -> Iterator[str]:

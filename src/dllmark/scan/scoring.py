@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllmark.detection.detector import Verdict, count_pairs
+from dllmark.detection.detector import Verdict, count_pairs, scored_text
 from dllmark.detection.stats import binomial_tail, z_score
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.greenlist import HashedGreenList
@@ -59,7 +59,8 @@ class Scorer:
             self._groups.append((Encoder(tokenizer), which, green))
 
     def score(self, texts: Sequence[str]) -> Scores:
-        """Score some texts."""
+        """Score some texts, as `Detector.detect` does."""
+        texts = [scored_text(text) for text in texts]
         shape = (len(self.keys), len(texts))
         green, pairs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         for encoder, which, lists in self._groups:

@@ -10,7 +10,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dllmark.detection.detector import Detection, Detector, Scoring, Verdict, detect_any
+from dllmark.detection.detector import (
+    Detection,
+    Detector,
+    Scoring,
+    Verdict,
+    detect_any,
+    scored_text,
+)
 from dllmark.errors import InputError, MismatchError
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
@@ -122,7 +129,7 @@ class Service:
         if len(self.keys) == 1:
             yield from Detector(self.key, self.tokenizer, **options).detect_many(texts)
             return
-        for ids in self.tokenizer.encode_many(texts):
+        for ids in self.tokenizer.encode_many([scored_text(text) for text in texts]):
             yield detect_any(self.keys, ids, tokenizer=self.tokenizer, **options)
 
     def _spans(self, key: WatermarkKey, text: str, fpr: float) -> list[dict[str, Any]]:
