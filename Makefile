@@ -13,7 +13,7 @@ test: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --cov --cov-report=term-missing:skip-covered
+	$(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term-missing:skip-covered
 
 # Install without extras into an empty environment and detect there: see docs/results/.
 light: .venv/bin/python
