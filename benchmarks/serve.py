@@ -162,9 +162,9 @@ async def measure(port: int, requests: int, texts: list[str], green: list[int]) 
 def resident_mb(pid: int) -> float:
     """Return the memory of a process that lies in RAM."""
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) / 1024
+    resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert resident
+    return int(resident[1]) / 1024
 
 
 def sample_texts(tokenizer: Tokenizer, count: int = 128) -> list[str]:
@@ -179,7 +179,7 @@ async def run(requests: int, soak: int) -> dict[str, object]:
     tokenizer = load_tokenizer("embedded")
     key = WatermarkKey.generate(tokenizer.id)
     texts = sample_texts(tokenizer)
-    green = [found.green for found in Detector(key, tokenizer).detect_many(texts)]
+    green = [detection.green for detection in Detector(key, tokenizer).detect_many(texts)]
     with tempfile.TemporaryDirectory() as folder:
         key.save(Path(folder) / "key")
         with server(Path(folder) / "key") as (port, process):

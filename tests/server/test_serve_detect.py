@@ -11,8 +11,8 @@ from dllmark.server.limits import Limits
 
 def test_a_text_gets_the_verdict_of_the_library(server, key, marked, plain):
     for text in (marked, plain, "short"):
-        found = Detector(key).detect(text)
-        expected = {**found.to_dict(), "green_fraction": found.green_fraction}
+        detection = Detector(key).detect(text)
+        expected = {**detection.to_dict(), "green_fraction": detection.green_fraction}
         assert server.detect(text) == expected
 
 
@@ -24,9 +24,9 @@ def test_many_texts_are_answered_in_their_order(server, marked, plain):
 
 
 def test_the_rate_and_the_scoring_are_the_requests(server, key, marked):
-    found = Detector(key, fpr=1e-70, scoring="all").detect(2 * marked)
+    detection = Detector(key, fpr=1e-70, scoring="all").detect(2 * marked)
     result = server.detect(2 * marked, fpr=1e-70, scoring="all")
-    assert (result["verdict"], result["pairs"]) == (found.verdict.value, found.pairs)
+    assert (result["verdict"], result["pairs"]) == (detection.verdict.value, detection.pairs)
     assert (result["fpr"], result["scoring"]) == (1e-70, "all")
 
 

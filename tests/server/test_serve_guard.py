@@ -138,8 +138,8 @@ def test_requests_come_back_evenly_over_the_minute():
 
 def test_only_so_many_requests_run_at_a_time(serve, key, gate):
     server = serve([key], limits=Limits(concurrent=1))
-    asked = {"prompt": "Hello", "tokens": 8, "stream": True}
-    with server.client.stream("POST", "/v1/generate", json=asked) as running:
+    body = {"prompt": "Hello", "tokens": 8, "stream": True}
+    with server.client.stream("POST", "/v1/generate", json=body) as running:
         gate.wait_for_model()
         refused = server.client.get("/v1/server")
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
@@ -192,8 +192,8 @@ def test_neither_texts_nor_secrets_are_logged(serve, key, tokenizer, logged):
     server.client.post("/v1/detect", json=words, headers=headers)
     server.client.post("/v1/detect?text=confidential", json={"text": 1}, headers=headers)
     server.client.get("/confidential/words", headers=headers)
-    asked = {"prompt": "confidential", "tokens": 8}
-    server.client.post("/v1/generate", json=asked, headers=headers)
+    body = {"prompt": "confidential", "tokens": 8}
+    server.client.post("/v1/generate", json=body, headers=headers)
     for record in logged.records:
         told = record.getMessage() if not record.name.startswith(("httpx", "httpcore")) else ""
         assert "confidential" not in told

@@ -40,8 +40,8 @@ def make_short(body):
 @pytest.mark.parametrize("mode", GenerationMode, ids=["as the schema says", "against the schema"])
 def test_every_operation_answers_as_its_schema_says(schema, mode):
     tried = []
-    for found in schema.get_all_operations():
-        operation = found.ok()
+    for result in schema.get_all_operations():
+        operation = result.ok()
         if mode is GenerationMode.NEGATIVE and operation.method == "get":
             continue  # these take nothing that could be wrong
 

@@ -38,7 +38,7 @@ PAGE_TYPES = {
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
     for status, description in (
-        (400, "What was asked cannot be done."),
+        (400, "The request cannot be served."),
         (401, "The token is missing or wrong."),
         (404, "There is no such thing here."),
         (413, "The body, a text or the number of texts is too large."),

@@ -134,7 +134,7 @@ class CompletionResponse(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """A model that can be asked."""
+    """A model that can be used."""
 
     id: str
     object: Literal["model"] = "model"
