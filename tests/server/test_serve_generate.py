@@ -6,12 +6,16 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
+import torch
 from serving import read_events
 
 import dllmark
 from dllmark import Detector, Llada, Watermark
+from dllmark.sampling import Step
 from dllmark.server import streams
+from dllmark.server.generate_api import StepView
 from dllmark.server.limits import Limits
+from dllmark.server.service import Service
 
 REQUEST = {"prompt": "Why is the sky blue?", "tokens": 16, "seed": 7}
 
@@ -95,6 +99,20 @@ def test_colours_while_writing_follow_the_detectors_rule(server, key, tokenizer)
     assert len(seen) < 23, "a pair comes twice"
     changes = [change["mark"] for step in steps for change in step["marks"]]
     assert "not scored" in changes, "a pair was written again further left"
+
+
+def test_white_space_at_the_end_has_no_colour_while_it_is_written(key, tokenizer, model):
+    service = Service([key], tokenizer, model)
+    ids = torch.tensor([[*tokenizer.encode("Two words"), *tokenizer.encode("\n\n")]])
+    view = StepView(service, ids.shape[1])
+    shown = view.after(Step(1, 1, ids, torch.ones_like(ids, dtype=torch.bool), 0))
+    text = "".join(token["text"] for token in shown["revealed"])
+    explained = Detector(key, tokenizer).explain(text)
+    assert text == "Two words\n\n"
+    assert [mark["position"] for mark in shown["marks"]] == [
+        at for at, token in enumerate(explained) if token.mark != "not scored"
+    ]
+    service.close()
 
 
 def test_the_last_colours_are_those_of_a_check(serve, key, other_key):

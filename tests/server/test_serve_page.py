@@ -141,7 +141,7 @@ def test_a_writing_can_be_stopped(page, gate):
 
 
 def test_a_pasted_text_is_judged_and_coloured(page, key, tokenizer, marked):
-    text = marked + " <b>naïve</b> 🙂"
+    text = marked + " <b>naïve</b> 🙂 \n"
     page.get_by_label("Text to check").fill(text)
     expect(page.locator("#verdict")).to_have_text("✓ watermarked")
     detector = Detector(key, tokenizer)

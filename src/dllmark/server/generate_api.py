@@ -183,8 +183,9 @@ async def _finished(
 class StepView:
     """What each step shows: the tokens that are new, and the colours that changed.
 
-    The detector colours what is there so far, by its own rule. A pair counts where it stands first
-    in the text, so one that is written again further left gives its colour to that place.
+    The detector colours what is there so far, by its own rule: masks are special tokens, which are
+    not scored. A pair counts where it stands first in the text, so one that is written again
+    further left gives its colour to that place.
     """
 
     def __init__(self, service: Service, tokens: int) -> None:
@@ -211,9 +212,14 @@ class StepView:
         return answer
 
     def _changed_marks(self, ids: np.ndarray[Any, np.dtype[np.int64]]) -> list[dict[str, Any]]:
-        """Return the colours that changed. Masks are special tokens, which are not scored."""
+        """Return the colours that changed, up to the text's end and the white space before it."""
+        tokenizer = self._detector.tokenizer
         end = next((at for at, id_ in enumerate(ids) if id_ in self._end_ids), len(ids))
-        scored, green = self._detector._colours(ids[:end], "unique")
+        while (
+            end and tokenizer.scored[ids[end - 1]] and not tokenizer.decode([ids[end - 1]]).strip()
+        ):
+            end -= 1
+        scored, green = self._detector.colours(ids[:end])
         marks: list[Mark] = ["not scored"] * len(ids)
         for pair in np.flatnonzero(scored).tolist():
             marks[pair + 1] = "green" if green[pair] else "red"

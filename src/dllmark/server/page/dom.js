@@ -16,13 +16,14 @@ export function showPValue(value) {
 export function colouredTokens(text, tokens, classesOf = () => "") {
   const characters = Array.from(text); // positions count characters, not UTF-16 units
   let shown = 0;
-  return tokens.map((token) => {
+  const spans = tokens.map((token) => {
     const start = shown;
     shown = Math.max(shown, token.end);
     const mark = token.mark === "not scored" ? "" : token.mark;
     const textContent = characters.slice(start, shown).join("");
     return element("span", { className: `token ${mark} ${classesOf(start, token.end)}`, textContent });
   });
+  return [...spans, characters.slice(shown).join("")]; // white space at the end is no token
 }
 
 /** Writes a verdict and its figures, of which a public server gives a bound only. */
