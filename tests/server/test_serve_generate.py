@@ -11,7 +11,7 @@ from serving import read_events
 
 import dllmark
 from dllmark import Detector, Llada, Watermark
-from dllmark.sampling import Step
+from dllmark.sampling.texts import Step
 from dllmark.server import streams
 from dllmark.server.generate_api import StepView
 from dllmark.server.limits import Limits
