@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dllmark.detection.detector import Detection, Detector, Span, TokenMark, Verdict, detect_any
+    from dllmark.detection.any_key import detect_any
+    from dllmark.detection.detector import Detection, Detector, Span, TokenMark, Verdict
     from dllmark.errors import DllmarkError
     from dllmark.marking.strategies import STRATEGIES, Strategy
     from dllmark.marking.watermark import Watermark
@@ -49,7 +50,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "detection.detector": ("Detection", "Detector", "Span", "TokenMark", "Verdict", "detect_any"),
+    "detection.any_key": ("detect_any",),
+    "detection.detector": ("Detection", "Detector", "Span", "TokenMark", "Verdict"),
     "errors": ("DllmarkError",),
     "relation.greenlist": ("BitMatrix", "HashedGreenList", "ReferenceBitmap"),
     "relation.key": ("WatermarkKey",),

@@ -25,3 +25,7 @@ class InputError(DllmarkError):
 
 class ModelError(DllmarkError):
     """A model cannot be found, read, or put where it was asked for."""
+
+
+class OutputError(DllmarkError):
+    """Standard output cannot be written."""

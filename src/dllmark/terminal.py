@@ -6,13 +6,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress import Progress, ProgressColumn
 from rich.text import Text
+
+from dllmark.errors import OutputError
 
 if TYPE_CHECKING:
     from dllmark.detection.detector import Detection
@@ -32,21 +35,63 @@ _SHOWN = {
 """What stands for each control character: a tab and a line end for themselves, others harmless."""
 
 
-class _Output(Console):
-    def on_broken_pipe(self) -> None:
-        """Where the reader of our output has gone, exit 2: rich and typer exit 1, a verdict."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(ERROR)
-
-
-out = _Output(highlight=False, soft_wrap=True, markup=False, emoji=False)
+out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
+class _CheckedOutput:
+    """Standard output, whose failures are ours: rich and typer would exit 1, which is a verdict.
+
+    Where the reader has gone, the exit status 2 is all that is left to say; anything else is an
+    `OutputError`. What is still buffered then is dropped, else Python would try again at its end.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._checked():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._checked():
+            self._stream.flush()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with suppress(OSError):  # a stream that is no file has no buffer to drop
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise SystemExit(ERROR) from None
+            reason = error.strerror or error
+            raise OutputError(f"cannot write to standard output: {reason}") from None
+
+
+@contextmanager
+def checked_output() -> Iterator[None]:
+    """Have everything that is printed checked, to the last buffer; show what cannot be encoded."""
+    if sys.stdout is None:
+        raise OutputError("standard output is closed: to drop it, redirect it to /dev/null")
+    cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
+    checked = _CheckedOutput(sys.stdout)
+    with redirect_stdout(cast(TextIO, checked)):
+        try:
+            yield
+        finally:
+            checked.flush()
+
+
 def print_error(error: Exception | str) -> None:
-    """Print one line on standard error."""
+    """Print one line on standard error, if that can be written."""
     line = printable(" ".join(str(error).splitlines()))
-    err.print(Text.assemble(("error: ", "bold red"), line))
+    with suppress(OSError):
+        err.print(Text.assemble(("error: ", "bold red"), line))
 
 
 def print_json(record: dict[str, Any]) -> None:
@@ -56,11 +101,8 @@ def print_json(record: dict[str, Any]) -> None:
 
 def print_line(line: str) -> None:
     """Print a line as it is; rich would turn its tabs into spaces."""
-    try:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        out.on_broken_pipe()
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def print_text(text: str) -> None:
@@ -105,9 +147,10 @@ def printable(text: str) -> str:
 
 def evidence(detection: Detection) -> str:
     """Return the figures behind a verdict."""
+    tried = f" (best of {detection.keys_tried})" if detection.keys_tried > 1 else ""
     return (
         f"z {detection.z:.2f}  p {p_value(detection.p_value)}  "
-        f"{detection.green} of {detection.pairs} pairs green  key {detection.key_id}"
+        f"{detection.green} of {detection.pairs} pairs green  key {detection.key_id}{tried}"
     )
 
 

@@ -1,19 +1,19 @@
-"""The commands: what they print, what they refuse, and how they exit."""
+"""The command line as a whole: what it lists, and how it ends when something fails."""
 
-import io
-import re
-import stat
+import json
+import os
+import subprocess
 import sys
-from dataclasses import replace
+from pathlib import Path
 
+import checkpoints
 import pytest
-from rich.console import Console
-from samples import marked_text, plain_text
 
 import dllmark
-import dllmark.terminal
 from dllmark.relation.key import WatermarkKey
-from dllmark.relation.tokenizer import EMBEDDED
+
+SCRIPT = Path(sys.executable).with_name("dllmark")
+HINT = "(DLLMARK_TRACEBACK=1 shows where)\n"
 
 
 def test_the_version_and_the_commands_are_told(run):
@@ -23,220 +23,101 @@ def test_the_version_and_the_commands_are_told(run):
         assert run(command, "-h").status == 0
 
 
-def test_keygen_writes_a_key_and_says_what_to_do_with_it(run, tmp_path):
-    path = tmp_path / "new.key"
-    result = run("keygen", "-o", path, "--gamma", "0.3", "--note", "for tests")
-    key = WatermarkKey.load(path)
-    assert (result.status, key.gamma, key.note, key.tokenizer.name) == (
-        0, 0.3, "for tests", "embedded",
-    )  # fmt: skip
-    assert result.out.startswith(f"wrote {path}: key {key.id}, gamma 0.3, tokenizer embedded\nKeep")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert key.secret.reveal().hex() not in result.out + result.err
-
-
-def test_keygen_reports_json_without_the_secret(run, tmp_path):
-    record = run("keygen", "-o", tmp_path / "k", "--model", EMBEDDED, "--json").json
-    key = WatermarkKey.load(tmp_path / "k")
-    assert record == {"path": str(tmp_path / "k"), **key.identity.to_dict()}
-    assert key.tokenizer.name == str(EMBEDDED)
-
-
-REFUSED = {
-    "an existing file": (["-o", "my.key"], "choose another name"),
-    "a missing folder": (["-o", "missing/k"], "cannot write the key to missing/k: No such file"),
-    "gamma": (["-o", "k", "--gamma", "1"], "lies in (0, 1); got 1.0"),
-    "a model": (["-o", "k", "--model", "missing.json"], "there is no tokenizer missing.json"),
-    "a model's long name": (["-o", "k", "--model", "x" * 300], "there is no tokenizer x"),
+UNEXPECTED = {
+    "a mistake of ours": (ValueError("no such luck"), "ValueError: no such luck"),
+    "several lines": (KeyError("one\ntwo"), "KeyError: 'one\\ntwo'"),
+    "memory": (MemoryError(), "MemoryError"),
+    "recursion": (RecursionError("too deep"), "RecursionError: too deep"),
+    "a file": (OSError(5, "Input/output error"), "OSError: [Errno 5] Input/output error"),
+    "a connection": (BrokenPipeError(32, "Broken pipe"), "BrokenPipeError: [Errno 32] Broken pipe"),
+    "an early end": (EOFError("cut off"), "EOFError: cut off"),
+    "a missing module": (ModuleNotFoundError("No module named 'x'"), "ModuleNotFoundError: No mod"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "reason"), REFUSED.values(), ids=REFUSED)
-def test_keygen_refuses_in_one_line(run, key_file, monkeypatch, arguments, reason):
-    monkeypatch.chdir(key_file.parent)
-    before = key_file.read_bytes()
-    result = run("keygen", *arguments)
+@pytest.fixture
+def failing(run, key_file, monkeypatch):
+    """Run a command in which something raises an error."""
+
+    def failing(error):
+        def fail(*arguments, **options):
+            raise error
+
+        monkeypatch.setattr("dllmark.detection.any_key.load_detector", fail)
+        return run("detect", "--key", key_file, stdin="words")
+
+    return failing
+
+
+@pytest.mark.parametrize(("error", "shown"), UNEXPECTED.values(), ids=UNEXPECTED)
+def test_an_error_that_nobody_foresaw_is_no_verdict(failing, error, shown):
+    result = failing(error)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
-    assert reason in result.err
-    assert [path.read_bytes() for path in key_file.parent.iterdir()] == [before]
+    assert result.err.startswith(f"error: unexpected {shown}")
+    assert result.err.endswith(HINT)
 
 
-def test_names_are_printed_as_they_are(run, tmp_path):
-    path = tmp_path / ":key: [bold]x"
-    assert run("keygen", "-o", path).out.startswith(f"wrote {path}:")
+def test_a_message_of_pages_is_cut_short(failing):
+    assert len(failing(ValueError("x" * 100_000)).err) < 1000
 
 
-@pytest.mark.parametrize("from_stdin", [False, True])
-def test_the_exit_status_is_the_verdict(run, key_file, marked, plain, tmp_path, from_stdin):
-    cases = {"watermarked": (0, marked), "not detected": (1, plain), "too short": (3, "Word.")}
-    for verdict, (status, text) in cases.items():
-        (tmp_path / "text").write_text(text)
-        source = ["-"] if from_stdin else [tmp_path / "text"]
-        result = run("detect", *source, "--key", key_file, stdin=text)
-        assert (result.status, result.err) == (status, "")
-        assert result.out.startswith(f"{verdict}  z ")
+def test_where_an_error_came_from_is_shown_if_asked_for(failing, key, monkeypatch):
+    monkeypatch.setenv("DLLMARK_TRACEBACK", "1")
+    result = failing(ValueError("no such luck"))
+    assert result.status == 2
+    assert result.err.startswith("Traceback") and "in fail" in result.err
+    assert key.secret.reveal().hex() not in result.err
 
 
-def test_the_key_may_come_from_the_environment(run, key_file, marked, monkeypatch):
-    monkeypatch.setenv("DLLMARK_KEY", str(key_file))
-    assert run("detect", stdin=marked).status == 0
+def test_an_interrupted_command_exits_as_usual(failing):
+    result = failing(KeyboardInterrupt())
+    assert (result.status, result.out, "Traceback" in result.err) == (130, "", False)
 
 
-def test_without_a_key_nothing_is_scored(run, tmp_path):
-    result = run("detect")
-    assert (result.status, result.out) == (2, "")
-    assert "--key" in result.err and "DLLMARK_KEY" in result.err
-    result = run("detect", "--key", tmp_path / "missing")
-    assert (result.status, result.out) == (2, "")
-    assert result.err.endswith("make one with `dllmark keygen`\n")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, key):
+    """A key, unmarked texts, and a model small enough to start at once."""
+    folder = tmp_path_factory.mktemp("files")
+    key.save(folder / "k")
+    texts = ["some words of a text", "some words of another one"]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    (folder / "model").mkdir()
+    checkpoints.write_checkpoint(folder / "model", checkpoints.llada_config())
+    return folder
 
 
-def test_json_holds_the_evidence_and_no_secret(run, key, key_file, marked):
-    result = run("detect", "--key", key_file, "--json", "--fpr", "0.001", stdin=marked)
-    assert result.json == {
-        "verdict": "watermarked", "z": pytest.approx(199**0.5), "p_value": pytest.approx(0.5**199),
-        "pairs": 199, "green": 199, "gamma": 0.5, "fpr": 0.001, "scoring": "unique",
-        "key_id": key.id, "scheme": "dllmark-1", "keys_tried": 1,
-    }  # fmt: skip
-    assert key.secret.reveal().hex() not in result.out
+PRINTING = [
+    "--help",
+    "--version",
+    "detect --help",
+    "keygen -o new.key",
+    "detect texts.jsonl --key k",
+    "detect texts.jsonl --key k --json",
+    "calibrate texts.jsonl --key k",
+    "generate A --no-watermark --model model --tokens 8 --steps 2 --block 8",
+    "scan texts.jsonl --key k -o scanned --workers 1",
+    "attack case texts.jsonl -o attacked.jsonl --json",
+    "demo",
+]
 
 
-def test_a_repeated_pair_counts_once_unless_all_are_asked_for(run, key_file, marked):
-    for scoring, pairs in (("unique", 200), ("all", 599)):
-        options = ["--key", key_file, "--json", "--scoring", scoring]
-        assert run("detect", *options, stdin=3 * marked).json["pairs"] == pairs
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk that is full")
+@pytest.mark.parametrize("command", PRINTING)
+def test_output_that_cannot_be_written_is_one_line_and_no_verdict(folder, command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [SCRIPT, *command.split()], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    reason = "cannot write to standard output: No space left on device"
+    written = "; the key is written: new.key" if command.startswith("keygen") else ""
+    assert (done.returncode, done.stderr) == (2, f"error: {reason}{written}\n")
+    if written:
+        assert WatermarkKey.load(folder / "new.key").id
 
 
-def test_evidence_beyond_floats_is_printed_as_a_bound(run, key, key_file, tokenizer):
-    result = run("detect", "--key", key_file, stdin=marked_text(key, tokenizer, 2000))
-    assert "p < 1e-300" in result.out
-
-
-BAD_INPUT = {
-    "empty": (b"", "is empty: there is nothing to score"),
-    "binary": (b"\x7fELF\0", "this is binary data, not text"),
-    "invalid UTF-8": (b"caf\xe9", "byte 3 is not valid UTF-8"),
-}
-
-
-@pytest.mark.parametrize(("content", "reason"), BAD_INPUT.values(), ids=BAD_INPUT)
-def test_input_that_is_no_text_is_an_error(run, key_file, content, reason):
-    result = run("detect", "--key", key_file, stdin=content)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("error: ") and reason in result.err
-
-
-@pytest.mark.parametrize("name", ["missing.txt", "missing.jsonl", "."])
-def test_a_file_that_cannot_be_read_is_an_error(run, key_file, tmp_path, name):
-    result = run("detect", tmp_path / name, "--key", key_file)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"error: cannot read {tmp_path / name}: ")
-
-
-def test_standard_input_is_called_that_in_messages(run, key_file):
-    assert "standard input" in run("detect", "--key", key_file).err
-
-
-@pytest.mark.parametrize("fpr", ["0", "1", "nan", "-1"])
-def test_a_rate_outside_its_range_is_an_error(run, key_file, fpr):
-    result = run("detect", "--key", key_file, "--fpr", fpr, stdin="words")
-    assert (result.status, result.out) == (2, "")
-    assert "lies in (0, 1)" in result.err
-
-
-def test_one_line_of_megabytes_is_scored(run, key_file, marked):
-    text = marked * (3_000_000 // len(marked))
-    result = run("detect", "--key", key_file, "--json", stdin=text)
-    assert (result.status, result.json["pairs"]) == (0, 200)
-    assert run("detect", "--key", key_file, stdin=b"x" * 3_000_000).status == 3
-
-
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-@pytest.mark.parametrize("terminal", [False, True])
-def test_explain_shows_the_text(run, key_file, monkeypatch, line_end, terminal):
-    if terminal:
-        console = Console(force_terminal=True, color_system="standard", soft_wrap=True)
-        monkeypatch.setattr(dllmark.terminal, "out", console)
-    text = ["Some words,", "a dash \u2013 and", "two more 🤷🏽 lines."]
-    result = run("detect", "--key", key_file, "--explain", stdin=line_end.join(text))
-    marks = "\x1b\\[[0-9;]*m" if terminal else "[+-]"
-    assert re.search(marks, result.out)
-    assert re.sub(marks, "", result.out.partition("\n")[2]).splitlines() == text
-
-
-def test_explain_without_colours_puts_a_sign_behind_each_scored_token(run, key_file, marked):
-    result = run("detect", "--key", key_file, "--explain", stdin=marked)
-    first, *others = marked.split()
-    assert result.out.splitlines()[1] == " ".join(["", first, *(f"{word}+" for word in others)])
-
-
-def test_explain_names_the_colour_of_each_token(run, key_file, marked):
-    tokens = run("detect", "--key", key_file, "--explain", "--json", stdin=marked).json["tokens"]
-    assert "".join(token["text"] for token in tokens) == marked
-    assert [token["mark"] for token in tokens] == ["not scored"] + ["green"] * 199
-
-
-def test_spans_tell_where_the_mark_is(run, key_file, tokenizer, marked, plain):
-    text = plain + marked + plain_text(tokenizer, 200, seed=1)
-    [span] = run("detect", "--key", key_file, "--spans", "--json", stdin=text).json["spans"]
-    assert span["start"] == pytest.approx(len(plain), abs=50)
-    assert span["end"] == pytest.approx(len(plain + marked), abs=50)
-    shown = run("detect", "--key", key_file, "--spans", stdin=text).out.splitlines()[1]
-    assert shown.startswith(f"{span['start']}-{span['end']}  p ")
-    found = text[span["start"] : span["end"]].strip()
-    assert shown.endswith(f"  {found[:40]} ... {found[-15:]}")
-
-
-def test_a_short_span_is_shown_whole(run, key, tokenizer, tmp_path):
-    rare = replace(key, gamma=0.02)
-    rare.save(tmp_path / "rare.key")
-    text = marked_text(rare, tokenizer, words=5)
-    result = run("detect", "--key", tmp_path / "rare.key", "--spans", stdin=text)
-    assert result.out.splitlines()[1].endswith(f"  {text.strip()}")
-
-
-@pytest.mark.parametrize("options", [["--json"], []])
-def test_output_that_cannot_hold_a_character_still_shows_the_rest(
-    run, key_file, monkeypatch, options
-):
-    output = io.TextIOWrapper(io.BytesIO(), "ascii")
-    monkeypatch.setattr(sys, "stdout", output)
-    assert run("detect", "--key", key_file, "--explain", *options, stdin="naïve").status == 3
-    output.flush()
-    assert output.buffer.getvalue().count(b"ve") > 0
-
-
-@pytest.fixture
-def own_tokenizer(tmp_path):
-    """A tokenizer's own copy in a file, as models have it."""
-    path = tmp_path / "tokenizer.json"
-    path.write_bytes(EMBEDDED.read_bytes())
-    return path
-
-
-@pytest.fixture
-def own_key(run, own_tokenizer, tmp_path):
-    """A key made for that tokenizer."""
-    run("keygen", "-o", tmp_path / "own.key", "--model", own_tokenizer)
-    return tmp_path / "own.key"
-
-
-def test_a_tokenizer_that_changed_since_the_key_was_made_is_an_error(run, own_key, own_tokenizer):
-    assert run("detect", "--key", own_key, stdin="Word.").status == 3
-    definition = own_tokenizer.read_text().replace('"<|user|>"', '"<|you|>"')
-    own_tokenizer.write_text(definition)
-    result = run("detect", "--key", own_key, stdin="Word.")
-    assert (result.status, result.out) == (2, "")
-    assert "their fingerprints differ, so scores would mean nothing" in result.err
-
-
-def test_a_tokenizer_that_moved_can_be_pointed_to(run, own_key, own_tokenizer):
-    own_tokenizer.rename(own_tokenizer.with_name("moved.json"))
-    result = run("detect", "--key", own_key, stdin="Word.")
-    assert (result.status, result.out) == (2, "")
-    assert "--tokenizer" in result.err
-    wrong = run("detect", "--key", own_key, "--tokenizer", "none.json", stdin="Word.")
-    assert (wrong.status, "there is no tokenizer none.json" in wrong.err) == (2, True)
-    assert "moved" not in wrong.err
-    moved = ["--tokenizer", own_tokenizer.with_name("moved.json")]
-    assert run("detect", "--key", own_key, *moved, stdin="Word.").status == 3
+def test_a_closed_output_is_one_line_and_no_verdict(folder):
+    done = subprocess.run(
+        ["sh", "-c", f"{SCRIPT} --version >&-"], stderr=subprocess.PIPE, text=True
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "standard output is closed" in done.stderr

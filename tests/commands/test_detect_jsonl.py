@@ -1,4 +1,4 @@
-"""Many texts at once: detection line by line, calibration, and pipes."""
+"""Many texts at once: detection line by line, and pipes."""
 
 import json
 import os
@@ -7,19 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import plain_text
 
 
 def lines(*records):
     return "".join(json.dumps(record) + "\n" for record in records)
-
-
-@pytest.fixture
-def null_file(tokenizer, tmp_path):
-    """1100 texts of 40 words that no key has marked."""
-    texts = (plain_text(tokenizer, 40, seed) for seed in range(1100))
-    (tmp_path / "null.jsonl").write_text(lines(*({"text": text} for text in texts)))
-    return tmp_path / "null.jsonl"
 
 
 def test_each_line_gets_a_result_in_order(run, key_file, marked, plain, tmp_path):
@@ -72,6 +63,18 @@ def test_json_lines_hold_the_details_asked_for(run, key_file, marked):
     assert (len(second["tokens"]), len(second["spans"])) == (2, 0)
 
 
+def test_each_line_is_tried_with_every_key(run, key, key_file, marked, plain, tmp_path):
+    run("keygen", "-o", tmp_path / "other.key")
+    keys = ["--key", tmp_path / "other.key", "--key", key_file]
+    ours = key.identity.to_dict()
+    stdin = lines(plain, marked, {"text": marked, "watermark": ours}, {"text": "", "watermark": {}})
+    result = run("detect", "--jsonl", "--json", *keys, stdin=stdin)
+    verdicts = ["not detected", "watermarked", "watermarked"]
+    assert [record["verdict"] for record in result.records] == verdicts
+    assert {record["keys_tried"] for record in result.records} == {2}
+    assert (result.status, ":4: the text was marked with key_id None" in result.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     "claim",
     [{"key_id": "0" * 16}, {"gamma": 0.25}, {"tokenizer": "sha256:x"}, {"scheme": "dllmark-0"}],
@@ -91,51 +94,6 @@ def test_a_record_that_names_no_watermark_claims_nothing_and_an_empty_one_matche
     stdin = lines({"text": marked, "watermark": None}, {"text": marked, "watermark": {}})
     result = run("detect", "--jsonl", "--json", "--key", key_file, stdin=stdin)
     assert (result.status, len(result.records)) == (2, 1)
-
-
-def test_calibration_reports_each_rate_with_intervals(run, key, key_file, null_file):
-    record = run("calibrate", null_file, "--key", key_file, "--json").json
-    assert (record["texts"], record["key_id"]) == (1100, key.id)
-    assert [row["fpr"] for row in record["rows"]] == [0.05, 0.01, 0.005, 0.001]
-    assert all(row["observed"]["low"] <= row["fpr"] for row in record["rows"])
-    assert key.secret.reveal().hex() not in json.dumps(record)
-
-
-def test_calibration_shows_a_table_and_draws_a_plot(run, key, key_file, null_file, tmp_path):
-    result = run("calibrate", null_file, "--key", key_file, "--plot", tmp_path / "plot.png")
-    assert result.status == 0
-    for rate in ("5 %", "1 %", "0.5 %", "0.1 %"):
-        assert f" {rate} " in result.out
-    assert f"1100 texts, key {key.id}: z " in result.out
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-
-
-def test_calibration_stops_at_a_line_it_cannot_score(run, key_file):
-    result = run("calibrate", "-", "--key", key_file, stdin='"a text"\nno JSON\n')
-    assert (result.status, result.out) == (2, "")
-    assert ':2: not a line of JSON: write each as {"text": "..."}' in result.err
-
-
-def test_calibration_needs_texts(run, key_file):
-    result = run("calibrate", "-", "--key", key_file)
-    assert (result.status, result.out) == (2, "")
-    assert "is empty" in result.err
-
-
-@pytest.mark.parametrize("name", ["missing/plot.png", "."])
-def test_a_plot_that_cannot_be_written_is_a_clear_error(run, key_file, tmp_path, name):
-    options = ["--key", key_file, "--plot", tmp_path / name]
-    result = run("calibrate", "-", *options, stdin=lines("a text"))
-    assert result.status == 2
-    assert f"cannot write to {tmp_path / name}" in result.err
-
-
-def test_a_plot_without_matplotlib_is_refused_before_the_work(run, key_file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    options = ["--key", key_file, "--plot", "plot.png"]
-    result = run("calibrate", "-", *options, stdin="no JSON")
-    assert result.status == 2
-    assert "pip install 'dllmark[eval]'" in result.err
 
 
 SCRIPT = Path(sys.executable).with_name("dllmark")

@@ -10,7 +10,15 @@ import pytest
 from tiny import tiny_model
 
 import dllmark.commands.generate
-from dllmark.commands.generate import BATCH, Job, gather_prompts, read_prompts
+from dllmark.commands.generate import (
+    BATCH,
+    MarkSettings,
+    TextRun,
+    gather_prompts,
+    make_sampler,
+    model_source,
+    read_prompts,
+)
 from dllmark.errors import DllmarkError, InputError, ModelError
 from dllmark.marking.watermark import Watermark
 from dllmark.sampling import Dream, Llada, Parallel, generate
@@ -22,27 +30,24 @@ PROMPTS = [f"w{number} w{number + 1}" for number in range(2 * BATCH + 3)]
 
 @pytest.fixture
 def model(small_tokenizer, monkeypatch):
-    """The model every job of a test finds, with random weights."""
-    found = tiny_model(small_tokenizer)
-    monkeypatch.setattr("dllmark.commands.generate.load_model", lambda source: found)
-    monkeypatch.setattr(dllmark.commands.generate, "load_tokenizer", lambda source: small_tokenizer)
-    return found
+    """The model every run of a test loads, with random weights."""
+    loaded = tiny_model(small_tokenizer)
+    monkeypatch.setattr("dllmark.models.loading.load_model", lambda source: loaded)
+    monkeypatch.setattr("dllmark.relation.tokenizer.load_tokenizer", lambda source: small_tokenizer)
+    return loaded
 
 
 @pytest.fixture
-def job(small_key, model):
+def text_run(small_key, model):
     """Eight tokens for each prompt, marked."""
-    return Job(
-        key=small_key, marked=True, model=None, strategy="predictive-bidirectional", delta=2.0,
-        tokens=8, steps=4, block=8, temperature=1.0, top_p=1.0, sampler="llada", order=None,
-        cache="none", suppress_end=False, seed=0, chat=False, watch=False,
-    )  # fmt: skip
+    mark = MarkSettings.of(small_key, "predictive-bidirectional", 2.0)
+    return TextRun("small", mark, Llada(4, 8, 1.0), tokens=8, chat=False)
 
 
 @pytest.fixture
-def whole(job, tmp_path):
+def whole(text_run, tmp_path):
     """The bytes of a file that was never interrupted."""
-    assert job.append(PROMPTS, tmp_path / "whole.jsonl") == 0
+    assert text_run.append(PROMPTS, tmp_path / "whole.jsonl") == 0
     return (tmp_path / "whole.jsonl").read_bytes()
 
 
@@ -112,11 +117,13 @@ def test_prompts_are_arguments_then_a_file_then_the_input(
     assert gather_prompts(arguments, str(tmp_path / "p") if file else None) == prompts
 
 
-def test_every_prompt_is_answered_in_order(job, whole):
+def test_every_prompt_is_answered_in_order(text_run, whole):
     records = [json.loads(line) for line in whole.splitlines()]
     assert [record["prompt"] for record in records] == PROMPTS
-    assert [record for record in records if record["watermark"] != job.key.identity.to_dict()] == []
-    assert [text.to_dict() for text in job.texts(PROMPTS)] == records
+    assert [
+        record for record in records if record["watermark"] != text_run.mark.key.identity.to_dict()
+    ] == []
+    assert [text_run.record(text) for text in text_run.texts(PROMPTS)] == records
 
 
 @pytest.mark.parametrize(
@@ -124,27 +131,37 @@ def test_every_prompt_is_answered_in_order(job, whole):
     [
         ({}, Llada(4, 8, 1.0)),
         ({"order": "left_to_right"}, Llada(4, 8, 1.0, order="left_to_right")),
-        ({"sampler": "dream"}, Dream(4, "entropy", 1.0)),
-        ({"sampler": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),
-        ({"sampler": "parallel"}, Parallel(block_length=8, temperature=1.0)),
+        ({"top_p": 0.5, "cache": "prefix"}, Llada(4, 8, 1.0, 0.5, cache="prefix")),
         ({"suppress_end": True}, Llada(4, 8, 1.0, suppress_end=True)),
-        ({"sampler": "dream", "suppress_end": True}, Dream(4, "entropy", 1.0, suppress_end=True)),
+        ({"name": "dream"}, Dream(4, "entropy", 1.0)),
+        ({"name": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),
+        ({"name": "dream", "suppress_end": True}, Dream(4, "entropy", 1.0, suppress_end=True)),
+        ({"name": "parallel"}, Parallel(block_length=8, temperature=1.0)),
         (
-            {"sampler": "parallel", "suppress_end": True},
-            Parallel(block_length=8, temperature=1.0, suppress_end=True),
+            {"name": "parallel", "suppress_end": True, "cache": "block"},
+            Parallel(block_length=8, temperature=1.0, suppress_end=True, cache="block"),
         ),
     ],
 )
-def test_a_first_batch_is_what_the_library_writes(job, model, settings, sampler):
-    mark = Watermark(job.key, job.strategy, job.delta, tokenizer=model.tokenizer)
-    texts = generate(model, PROMPTS[:BATCH], mark, sampler, tokens=8, chat=False, seed=5)
-    assert list(replace(job, seed=5, **settings).texts(PROMPTS))[:BATCH] == texts
+def test_a_sampler_has_the_settings_given_and_its_own_defaults(settings, sampler):
+    given = {
+        "name": "llada", "steps": 4, "block": 8, "temperature": 1.0, "top_p": 1.0, "order": None,
+        "cache": "none", "suppress_end": False, **settings,
+    }  # fmt: skip
+    assert make_sampler(**given) == sampler
 
 
-def test_no_two_batches_share_their_noise_whatever_their_seeds(job):
+def test_a_first_batch_is_what_the_library_writes(text_run, model):
+    mark = Watermark(text_run.mark.key, "predictive-bidirectional", 2.0, tokenizer=model.tokenizer)
+    sampler, prompts = Dream(4, "entropy", 1.0), PROMPTS[:BATCH]
+    texts = generate(model, prompts, mark, sampler, tokens=8, chat=False, seed=5)
+    assert list(replace(text_run, seed=5, sampler=sampler).texts(PROMPTS))[:BATCH] == texts
+
+
+def test_no_two_batches_share_their_noise_whatever_their_seeds(text_run):
     batches = []
     for seed in (0, BATCH):
-        ids = [text.ids for text in replace(job, seed=seed).texts(["w1"] * (2 * BATCH))]
+        ids = [text.ids for text in replace(text_run, seed=seed).texts(["w1"] * (2 * BATCH))]
         batches += [ids[:BATCH], ids[BATCH:]]
     assert all(one != other for one, other in combinations(batches, 2))
 
@@ -155,7 +172,7 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    job, whole, tmp_path, monkeypatch, batches
+    text_run, whole, tmp_path, monkeypatch, batches
 ):
     calls = []
 
@@ -167,43 +184,43 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
 
     path = tmp_path / "texts.jsonl"
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(dllmark.commands.generate, "generate", stopping)
-        job.append(PROMPTS, path)
+        patch.setattr("dllmark.sampling.generate", stopping)
+        text_run.append(PROMPTS, path)
     left = path.read_bytes() if path.exists() else b""
     assert left.count(b"\n") == batches * BATCH
-    assert job.append(PROMPTS, path) == batches * BATCH
+    assert text_run.append(PROMPTS, path) == batches * BATCH
     assert path.read_bytes() == whole
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.5, 0.77, 0.99])
-def test_a_line_that_was_cut_off_is_written_again(job, whole, tmp_path, share):
+def test_a_line_that_was_cut_off_is_written_again(text_run, whole, tmp_path, share):
     path = tmp_path / "texts.jsonl"
     path.write_bytes(whole[: int(share * len(whole))])
-    assert job.append(PROMPTS, path) == path.read_bytes()[: int(share * len(whole))].count(b"\n")
+    assert text_run.append(PROMPTS, path) == path.read_bytes()[: int(share * len(whole))].count(
+        b"\n"
+    )
     assert path.read_bytes() == whole
 
 
-def test_a_last_line_without_its_end_is_written_again(job, whole, tmp_path):
+def test_a_last_line_without_its_end_is_written_again(text_run, whole, tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_bytes(whole[:-1])
-    assert job.append(PROMPTS, path) == len(PROMPTS) - 1
+    assert text_run.append(PROMPTS, path) == len(PROMPTS) - 1
     assert path.read_bytes() == whole
 
 
-def test_lines_that_are_there_stay_as_they_are(job, whole, tmp_path):
+def test_lines_that_are_there_stay_as_they_are(text_run, whole, tmp_path):
     path = tmp_path / "texts.jsonl"
     kept = b"".join(whole.splitlines(keepends=True)[:5]).replace(b'{"prompt"', b'{"n":1, "prompt"')
     path.write_bytes(kept)
-    assert job.append(PROMPTS, path) == 5
+    assert text_run.append(PROMPTS, path) == 5
     assert path.read_bytes().startswith(kept)
     assert path.read_bytes()[len(kept) :] == b"".join(whole.splitlines(keepends=True)[5:])
 
 
-def test_a_finished_file_takes_no_model(job, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        dllmark.commands.generate, "load_model", lambda source: pytest.fail("loaded")
-    )
-    assert job.append(PROMPTS, tmp_path / "whole.jsonl") == len(PROMPTS)
+def test_a_finished_file_takes_no_model(text_run, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr("dllmark.models.loading.load_model", lambda source: pytest.fail("loaded"))
+    assert text_run.append(PROMPTS, tmp_path / "whole.jsonl") == len(PROMPTS)
     assert (tmp_path / "whole.jsonl").read_bytes() == whole
 
 
@@ -217,53 +234,112 @@ OTHER = {
 
 
 @pytest.mark.parametrize(("content", "reason"), OTHER.values(), ids=OTHER)
-def test_a_file_of_another_run_is_refused_and_kept(job, tmp_path, content, reason):
+def test_a_file_of_another_run_is_refused_and_kept(text_run, tmp_path, content, reason):
     path = tmp_path / "texts.jsonl"
     path.write_bytes(content + b"cut off")
     with pytest.raises(InputError, match=f"texts.jsonl:1 {reason}"):
-        job.append(PROMPTS, path)
+        text_run.append(PROMPTS, path)
     assert path.read_bytes() == content + b"cut off"
 
 
-def test_a_file_with_more_texts_than_prompts_is_refused(job, whole, tmp_path):
+CHANGED = {
+    "strategy": ({"mark": "kgw"}, "strategy 'predictive-bidirectional', and this run has 'kgw'"),
+    "delta": ({"mark": 3.0}, "delta 2.0, and this run has 3.0"),
+    "temperature": ({"sampler": Llada(4, 8, 0.5)}, "temperature 1.0, and this run has 0.5"),
+    "sampler": ({"sampler": Dream(4)}, "sampler 'llada', and this run has 'dream'"),
+    "tokens": ({"tokens": 16}, "tokens 8, and this run has 16"),
+    "seed": ({"seed": 1}, "seed 0, and this run has 1"),
+    "model": ({"model": "owner/other"}, "model 'small', and this run has 'owner/other'"),
+    "chat": ({"chat": True}, "chat False, and this run has True"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), CHANGED.values(), ids=CHANGED)
+def test_a_file_is_not_continued_with_other_settings(text_run, small_key, tmp_path, change, reason):
+    path = tmp_path / "texts.jsonl"
+    text_run.append(PROMPTS[:1], path)
+    before = path.read_bytes()
+    if "mark" in change:
+        given = change["mark"]
+        given = (given, 2.0) if isinstance(given, str) else ("predictive-bidirectional", given)
+        change = {"mark": MarkSettings.of(small_key, *given)}
+    with pytest.raises(InputError, match=f"texts.jsonl:1 was written with {reason}: give another"):
+        replace(text_run, **change).append(PROMPTS, path)
+    assert path.read_bytes() == before
+
+
+def test_a_text_that_does_not_say_its_settings_is_not_continued(text_run, whole, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    record = json.loads(whole.splitlines()[0])
+    del record["settings"]
+    path.write_text(json.dumps(record) + "\n")
+    reason = "texts.jsonl:1 does not say with which settings it was written"
+    with pytest.raises(InputError, match=reason):
+        text_run.append(PROMPTS, path)
+
+
+def test_the_settings_of_a_folders_model_have_its_name_alone(text_run, tmp_path):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    assert replace(text_run, model=str(folder)).settings["model"] == "my-model"
+
+
+def test_two_runs_do_not_write_to_one_file(text_run, tmp_path, monkeypatch):
+    """The second starts while the first writes its second batch."""
+    path, calls = tmp_path / "texts.jsonl", []
+
+    def second_run(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            with pytest.raises(InputError, match="another run is writing to"):
+                text_run.append(PROMPTS, path)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr("dllmark.sampling.generate", second_run)
+    assert text_run.append(PROMPTS, path) == 0
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [record["prompt"] for record in records] == PROMPTS
+
+
+def test_a_file_with_more_texts_than_prompts_is_refused(text_run, whole, tmp_path):
     with pytest.raises(InputError, match=r"whole.jsonl:6 does not answer prompt 6"):
-        job.append(PROMPTS[:5], tmp_path / "whole.jsonl")
+        text_run.append(PROMPTS[:5], tmp_path / "whole.jsonl")
 
 
-def test_an_unmarked_run_continues_an_unmarked_file(job, tmp_path):
-    unmarked = replace(job, marked=False)
+def test_an_unmarked_run_continues_an_unmarked_file(text_run, tmp_path):
+    unmarked = replace(text_run, mark=None)
     assert unmarked.append(PROMPTS[:1], tmp_path / "texts.jsonl") == 0
     assert unmarked.append(PROMPTS[:2], tmp_path / "texts.jsonl") == 1
     with pytest.raises(InputError, match="carries another mark"):
-        job.append(PROMPTS[:2], tmp_path / "texts.jsonl")
+        text_run.append(PROMPTS[:2], tmp_path / "texts.jsonl")
 
 
-def test_a_run_that_fails_before_its_first_text_leaves_the_file_as_it_was(job, whole, tmp_path):
+def test_a_run_that_fails_before_its_first_text_leaves_the_file_as_it_was(
+    text_run, whole, tmp_path
+):
     path = tmp_path / "texts.jsonl"
     path.write_bytes(whole[:-5])
     with pytest.raises(DllmarkError, match="prompt 20 has 200 tokens"):
-        job.append([*PROMPTS, "w1 " * 200], path)
-    with pytest.raises(DllmarkError, match="no strategy"):
-        replace(job, strategy="magic").append(PROMPTS, path)
+        text_run.append([*PROMPTS, "w1 " * 200], path)
     assert path.read_bytes() == whole[:-5]
 
 
-def test_a_disk_that_is_full_is_a_clear_error(job, tmp_path, monkeypatch):
+def test_a_disk_that_is_full_is_a_clear_error(text_run, tmp_path, monkeypatch):
     def full(path, end, line):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(dllmark.commands.generate, "append_line", full)
     with pytest.raises(InputError, match=r"cannot write to .*texts.jsonl: No space left on device"):
-        job.append(PROMPTS, tmp_path / "texts.jsonl")
+        text_run.append(PROMPTS, tmp_path / "texts.jsonl")
 
 
-def test_weights_that_cannot_be_read_are_a_clear_error(job, monkeypatch):
+def test_weights_that_cannot_be_read_are_a_clear_error(text_run, monkeypatch):
     def unreadable(source):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("dllmark.commands.generate.load_model", unreadable)
+    monkeypatch.setattr("dllmark.models.loading.load_model", unreadable)
     with pytest.raises(ModelError, match=r"cannot load small: .*Input/output error"):
-        list(job.texts(PROMPTS))
+        list(text_run.texts(PROMPTS))
 
 
 @pytest.mark.parametrize(
@@ -279,13 +355,8 @@ def test_weights_that_cannot_be_read_are_a_clear_error(job, monkeypatch):
     ],
 )
 def test_the_model_is_the_one_given_or_that_of_the_keys_tokenizer(
-    job, model, monkeypatch, made_for, given, loaded
+    small_key, made_for, given, loaded
 ):
-    asked = []
-    monkeypatch.setattr(
-        dllmark.commands.generate, "load_model", lambda source: asked.append(source) or model
-    )
-    tokenizer = replace(job.key.tokenizer, name=made_for)
-    key = replace(job.key, tokenizer=tokenizer) if made_for else None
-    list(replace(job, key=key, model=given).texts(PROMPTS[:1]))
-    assert asked == [loaded]
+    tokenizer = replace(small_key.tokenizer, name=made_for)
+    key = replace(small_key, tokenizer=tokenizer) if made_for else None
+    assert model_source(given, key) == loaded

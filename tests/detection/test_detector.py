@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from samples import marked_text, plain_text
 from scipy import stats
 
-from dllmark.detection.detector import Detector, Verdict, detect_any
+from dllmark.detection.any_key import detect_any
+from dllmark.detection.detector import Detector, Verdict
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.greenlist import HashedGreenList, ReferenceBitmap
 from dllmark.relation.key import Secret, WatermarkKey

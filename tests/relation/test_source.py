@@ -5,7 +5,8 @@ import transformers
 from checkpoints import DREAM_SPECIALS, tokenizer_json, write_qwen_files
 from samples import marked_text
 
-from dllmark.detection.detector import Detector, detect_any
+from dllmark.detection.any_key import detect_any
+from dllmark.detection.detector import Detector
 from dllmark.errors import InputError, KeyFileError, MismatchError, TokenizerError
 from dllmark.integrations.marker import Marker
 from dllmark.marking.watermark import Watermark

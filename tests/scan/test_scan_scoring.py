@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from samples import marked_text
 
-from dllmark.detection.detector import count_pairs, detect_any
+from dllmark.detection.any_key import detect_any
+from dllmark.detection.detector import count_pairs
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey

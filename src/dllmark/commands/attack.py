@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dllmark.commands.options import JsonOption, SeedOption, check_seed
 from dllmark.errors import DllmarkError, InputError
 from dllmark.terminal import err, print_error, print_json
 
@@ -27,9 +28,7 @@ Output = Annotated[
     Path, typer.Option("--output", "-o", help="The JSONL to write.", show_default=False)
 ]
 Ratio = Annotated[float, typer.Option(help="The share to change, from 0 to 1.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same texts.")]
 TextColumn = Annotated[str, typer.Option(help="What the text of a line is called.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TokenizerName = Annotated[
     str,
     typer.Option(
@@ -57,10 +56,10 @@ def _of_tokens(name: str) -> Callable[..., None]:
         file: Input,
         output: Output,
         ratio: Ratio = 0.1,
-        seed: Seed = 0,
+        seed: SeedOption = 0,
         tokenizer: TokenizerName = "embedded",
         text_column: TextColumn = "text",
-        as_json: Json = False,
+        as_json: JsonOption = False,
     ) -> None:
         from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
         from dllmark.relation.tokenizer import load_tokenizer
@@ -81,9 +80,9 @@ def _of_characters(name: str) -> Callable[..., None]:
         file: Input,
         output: Output,
         ratio: Ratio = 0.1,
-        seed: Seed = 0,
+        seed: SeedOption = 0,
         text_column: TextColumn = "text",
-        as_json: Json = False,
+        as_json: JsonOption = False,
     ) -> None:
         from dllmark.attacks.characters import TEXT_ATTACKS
 
@@ -111,9 +110,9 @@ def _paste(
     ratio: Annotated[
         float, typer.Option(help="The share of the result's words that are the marked text's.")
     ] = 0.25,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
     text_column: TextColumn = "text",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Put each text, whole, somewhere into human text."""
     from dllmark.attacks.characters import paste
@@ -144,7 +143,7 @@ def _paraphrase(
     ] = 1000,
     concurrency: Annotated[int, typer.Option(help="Requests under way at a time.")] = 8,
     text_column: TextColumn = "text",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Have another model paraphrase each text, with the paper's prompt.
 
@@ -173,9 +172,9 @@ def _dipper(
     lexical: Annotated[int, typer.Option(help="How much the words change: 0, 20 .. 100.")] = 20,
     order: Annotated[int, typer.Option(help="How much their order changes: 0, 20 .. 100.")] = 0,
     interval: Annotated[int, typer.Option(help="Sentences rewritten at a time.")] = 3,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
     text_column: TextColumn = "text",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Have Dipper paraphrase each text, with the paper's settings.
 
@@ -183,7 +182,7 @@ def _dipper(
     """
     from dllmark.attacks.dipper import Dipper
 
-    _check_seed(seed)
+    check_seed(seed)
 
     def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
         if records:
@@ -215,7 +214,7 @@ def _attack(
     from dllmark.attacks.tokens import check_ratio
 
     check_ratio(ratio)
-    _check_seed(seed)
+    check_seed(seed)
     _check_files(file, output)
     attack = {"name": name, "ratio": ratio, "seed": seed}
     count = attack_all(read_records(file, text_column), output, attack, change, seed)
@@ -238,26 +237,21 @@ def _complete(
 
     _check_files(file, output)
     records = list(read_records(file, text_column))
-    held, given_up = complete(records, output, attack, answers)
+    present, given_up = complete(records, output, attack, answers)
     for record, reason in given_up:
         print_error(f"line {record.line} has no paraphrase: {reason.reason}")
-    written = len(records) - held - len(given_up)
+    written = len(records) - present - len(given_up)
     if as_json:
         print_json({
-            "path": str(output), "texts": written, "already there": held,
+            "path": str(output), "texts": written, "already there": present,
             "given up": len(given_up), "attack": attack,
         })  # fmt: skip
     else:
-        err.print(f"{output}: {written} written, {held} already there")
+        err.print(f"{output}: {written} written, {present} already there")
     if given_up:
         raise DllmarkError(
             f"{len(given_up)} of {len(records)} texts are missing: run again to ask for them"
         )
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise InputError(f"seed is at least 0; got {seed}")
 
 
 def _check_files(file: str, output: Path) -> None:

@@ -1,15 +1,10 @@
-"""The demonstration: one text with the watermark and one without, written before your eyes."""
+"""`dllmark demo`: one text with the watermark and one without, written before your eyes."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
 from dllmark import terminal
-from dllmark.detection.detector import Detector
-from dllmark.marking.watermark import Watermark
-from dllmark.models.loading import load_model
-from dllmark.relation.key import WatermarkKey
-from dllmark.sampling import Llada, generate
 
 PROMPT = "Write a short story about a lighthouse keeper."
 
@@ -21,8 +16,14 @@ Now try:
 Read docs/how-detection-decides.md for what a verdict means, and what it does not."""
 
 
-def run() -> None:
-    """Write both texts with a key made for the occasion, and detect each."""
+def demo() -> None:
+    """Watch the embedded model write with and without the watermark, and detect both."""
+    from dllmark.detection.detector import Detector
+    from dllmark.marking.watermark import Watermark
+    from dllmark.models.loading import load_model
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.sampling import Llada, generate
+
     out = terminal.out
     model = load_model("embedded")
     key = WatermarkKey.generate(model.tokenizer.id)

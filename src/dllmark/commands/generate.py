@@ -1,13 +1,17 @@
-"""Many prompts in, many texts out, in a file that an interrupted run goes on with."""
+"""`dllmark generate`: prompts in, texts out, in a file that an interrupted run goes on with."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
+from dllmark.commands.options import JsonOption, SeedOption, check_seed, only_key
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.files import (
     append_line,
@@ -20,17 +24,110 @@ from dllmark.files import (
     whole_lines,
     writing,
 )
-from dllmark.marking.watermark import Watermark
-from dllmark.models.loading import Model, load_model
-from dllmark.relation.key import WatermarkKey
-from dllmark.relation.tokenizer import load_tokenizer
-from dllmark.sampling import Dream, Generation, Llada, Parallel, Sampler, check_prompts, generate
-from dllmark.sampling.schedule import check_length
-from dllmark.sampling.settings import DreamOrder, Kept, LladaOrder
-from dllmark.terminal import step_bar, watched
+from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, check_delta, find_strategy
+from dllmark.terminal import err, print_json, print_text, step_bar, watched
+
+if TYPE_CHECKING:
+    from dllmark.marking.watermark import Watermark
+    from dllmark.models.loading import Model
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.sampling import Generation, Sampler
 
 BATCH = 8
 """Texts written together."""
+
+
+def generate(
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(help="What to write about, or - to read it from input.", show_default=False),
+    ] = None,
+    key: Annotated[
+        list[Path] | None,
+        typer.Option("--key", envvar="DLLMARK_KEY", help="The key file to mark with."),
+    ] = None,
+    no_watermark: Annotated[
+        bool, typer.Option("--no-watermark", help="Write without a mark, to compare.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="`embedded`, a folder, or a model on the hub; else the key's own."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT.name,
+    delta: Annotated[
+        float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 128,
+    steps: Annotated[int, typer.Option(help="Denoising steps for a text (llada, dream).")] = 64,
+    block: Annotated[int, typer.Option(help="The length of a block (llada, parallel).")] = 32,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens, which reach this together.")
+    ] = 1.0,
+    sampler: Annotated[
+        Literal["llada", "dream", "parallel"], typer.Option(help="How masks are filled.")
+    ] = "llada",
+    order: Annotated[
+        str | None,
+        typer.Option(
+            help="What is written first: low_confidence, random or left_to_right (llada); "
+            "origin, maskgit_plus, topk_margin or entropy (dream). Else low_confidence or entropy."
+        ),
+    ] = None,
+    cache: Annotated[
+        str,
+        typer.Option(
+            help="Faster and approximate: compute what stands before a block (prefix), or all "
+            "outside it (block), only once for the block (llada, parallel)."
+        ),
+    ] = "none",
+    suppress_end: Annotated[
+        bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
+    ] = False,
+    seed: SeedOption = 0,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Continue the prompt as text, do not answer it.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Append JSONL to this file; a rerun with the same settings continues it.",
+        ),
+    ] = None,
+    prompt_file: Annotated[
+        str | None, typer.Option("--prompts", help='JSONL with "prompt" in each line, or -.')
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the text being denoised.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write texts with a diffusion model, marked with the key."""
+    if not key and not no_watermark:
+        raise InputError("give a key to mark with (--key), or --no-watermark")
+    from dllmark.relation.key import WatermarkKey
+
+    given = gather_prompts(prompts or [], prompt_file)
+    loaded = WatermarkKey.load(only_key(key, "generate")) if key else None
+    run = TextRun(
+        model_source(model, loaded),
+        None if no_watermark or loaded is None else MarkSettings.of(loaded, strategy, delta),
+        make_sampler(
+            sampler, steps=steps, block=block, temperature=temperature, top_p=top_p, order=order,
+            cache=cache, suppress_end=suppress_end,
+        ),
+        tokens=tokens, chat=not plain, seed=seed, watch=watch,
+    )  # fmt: skip
+    if output is None:
+        for text in run.texts(given):
+            print_json(run.record(text)) if as_json else print_text(text.text)
+        return
+    present = run.append(given, output)
+    written = len(given) - present
+    if as_json:
+        print_json({"path": str(output), "texts": written, "already there": present})
+    else:
+        err.print(f"{output}: {written} written, {present} already there")
 
 
 def gather_prompts(arguments: list[str], path: str | None) -> list[str]:
@@ -63,46 +160,135 @@ def read_prompts(path: str) -> list[str]:
     ]
 
 
+def model_source(model: str | None, key: WatermarkKey | None) -> str:
+    """Return what to load: the model that was named, or the one that a key was made for."""
+    name = model or (key.tokenizer.name if key else "embedded")
+    return str(Path(name).parent) if Path(name).name == "tokenizer.json" else name
+
+
+def make_sampler(
+    name: Literal["llada", "dream", "parallel"],
+    *,
+    steps: int,
+    block: int,
+    temperature: float,
+    top_p: float,
+    order: str | None,
+    cache: str,
+    suppress_end: bool,
+) -> Sampler:
+    """Return a sampler with the settings that it has; one that it lacks is refused."""
+    from dllmark.sampling import Dream, Llada, Parallel
+
+    settings: dict[str, Any] = {
+        "temperature": temperature, "top_p": top_p, "suppress_end": suppress_end,
+    }  # fmt: skip
+    if name == "dream":
+        if cache != "none":
+            raise InputError("--cache works block by block: use it with llada or parallel")
+        settings |= {"steps": steps, "order": order or "entropy"}
+        return Dream(**settings)
+    settings |= {"block_length": block, "cache": cache}
+    if name == "llada":
+        settings |= {"steps": steps, "order": order or "low_confidence"}
+        return Llada(**settings)
+    if order:
+        raise InputError("the parallel sampler has no --order: what is certain comes first")
+    return Parallel(**settings)
+
+
 @dataclass(frozen=True)
-class Job:
-    """The settings of one `dllmark generate`, checked where they are written.
+class MarkSettings:
+    """What a mark is made with."""
 
-    `key` names the model, unless `model` does, and with `marked` it also marks.
-    """
+    key: WatermarkKey
+    strategy: Strategy
+    delta: float
 
-    key: WatermarkKey | None
-    marked: bool
-    model: str | None
-    strategy: str
-    delta: float | None
-    tokens: int
-    steps: int
-    block: int
-    temperature: float
-    top_p: float
-    sampler: str
-    order: str | None
-    cache: str
-    suppress_end: bool
-    seed: int
-    chat: bool
-    watch: bool
+    @classmethod
+    def of(cls, key: WatermarkKey, strategy: str, delta: float | None) -> MarkSettings:
+        """Return the settings of a strategy's name, with its own δ where none is given."""
+        known = find_strategy(strategy)
+        mark = cls(key, known, known.default_delta if delta is None else delta)
+        check_delta(mark.delta)
+        return mark
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """All that one `dllmark generate` writes with but its prompts, checked where it is made."""
+
+    model: str
+    mark: MarkSettings | None
+    sampler: Sampler
+    tokens: int = 128
+    chat: bool = True
+    seed: int = 0
+    watch: bool = False
 
     def __post_init__(self) -> None:
-        check_length(self._sampler(), self.tokens)
-        if self.seed < 0:
-            raise InputError(f"seed is at least 0; got {self.seed}")
+        from dllmark.sampling.schedule import check_length
+
+        check_length(self.sampler, self.tokens)
+        check_seed(self.seed)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides the text of a prompt but the key; of a model's folder the name only."""
+        local = os.path.exists(self.model)
+        return {
+            "model": Path(self.model).resolve().name if local else self.model,
+            "strategy": self.mark.strategy.name if self.mark else None,
+            "delta": self.mark.delta if self.mark else None,
+            "sampler": type(self.sampler).__name__.lower(),
+            **asdict(self.sampler),
+            "tokens": self.tokens,
+            "chat": self.chat,
+            "seed": self.seed,
+        }
+
+    def record(self, text: Generation) -> dict[str, Any]:
+        """Return a text with the settings it was written with, as JSON values."""
+        return {**text.to_dict(), "settings": self.settings}
 
     def append(self, prompts: list[str], path: Path) -> int:
-        """Append the texts of the prompts a file does not hold yet; return how many it held."""
-        mark = self.key.identity.to_dict() if self.key and self.marked else None
+        """Append the texts of the prompts that a file lacks; return how many it had."""
         with only_writer_of(path):
-            held, size = _held(prompts, mark, path)
-            if held < len(prompts):
-                for text in self.texts(prompts, held):
+            present, size = self._present(prompts, path)
+            if present < len(prompts):
+                for text in self.texts(prompts, present):
+                    line = json.dumps(self.record(text)).encode() + b"\n"
                     with writing(path):
-                        size = append_line(path, size, json.dumps(text.to_dict()).encode() + b"\n")
-        return held
+                        size = append_line(path, size, line)
+        return present
+
+    def _present(self, prompts: list[str], path: Path) -> tuple[int, int]:
+        """Return how many prompts a file answers, and in how many bytes."""
+        with reading(path):
+            lines, size = whole_lines(path)
+        for number, line in enumerate(lines, 1):
+            record = _record(line)
+            if number > len(prompts) or record.get("prompt") != prompts[number - 1]:
+                problem = f"does not answer prompt {number} of this run"
+            else:
+                problem = self._difference(record)
+            if problem:
+                raise InputError(
+                    f"{path}:{number} {problem}: give another output file, or remove this one"
+                )
+        return len(lines), size
+
+    def _difference(self, record: dict[str, Any]) -> str:
+        """Return how a text was written otherwise than this run writes, or nothing."""
+        if record.get("watermark") != (self.mark.key.identity.to_dict() if self.mark else None):
+            return "carries another mark than this run makes"
+        before = record.get("settings")
+        if not isinstance(before, dict):
+            return "does not say with which settings it was written"
+        for name, now in self.settings.items():
+            if before.get(name) != now:
+                return f"was written with {name} {before.get(name)!r}, and this run has {now!r}"
+        return ""
 
     def texts(self, prompts: list[str], first: int = 0) -> Iterator[Generation]:
         """Yield the texts of prompts[first:].
@@ -110,6 +296,8 @@ class Job:
         The batches and their seeds are those of a run from the first prompt on, so that a run
         goes on as if it had not been interrupted.
         """
+        from dllmark.sampling import check_prompts, generate
+
         model, watermark = self._load()
         check_prompts(model, prompts, self.tokens, self.chat)
         for start in range(first - first % BATCH, len(prompts), BATCH):
@@ -120,7 +308,7 @@ class Job:
                 display = step_bar(f"texts {start + 1} to {start + len(batch)} of {len(prompts)}")
             with display as on_step:
                 written = generate(
-                    model, batch, watermark, self._sampler(),
+                    model, batch, watermark, self.sampler,
                     tokens=self.tokens, chat=self.chat, seed=self.seed + (start << 32),
                     batch_size=BATCH, on_step=on_step,
                 )  # fmt: skip
@@ -128,62 +316,33 @@ class Job:
 
     def _load(self) -> tuple[Model, Watermark | None]:
         """Return the model and its mark; what does not fit is told before weights are fetched."""
-        name = self.model or (self.key.tokenizer.name if self.key else "embedded")
-        source = str(Path(name).parent) if Path(name).name == "tokenizer.json" else name
-        try:
-            watermark = self._watermark(self.key, source) if self.key and self.marked else None
-            return load_model(source), watermark
-        except (ModelError, TokenizerError, OSError) as error:
-            moved = "" if self.model else ". If it was moved, say with --model where to"
-            raise ModelError(f"cannot load {source}: {error}{moved}") from None
+        from dllmark.models.loading import load_model
 
-    def _watermark(self, key: WatermarkKey, source: str) -> Watermark:
-        """Return the key's mark for a model, if it is one for the model's tokenizer."""
-        tokenizer = load_tokenizer(source)
+        try:
+            watermark = self._watermark(self.mark) if self.mark else None
+            return load_model(self.model), watermark
+        except (ModelError, TokenizerError, OSError) as error:
+            raise ModelError(
+                f"cannot load {self.model}: {error}. If it is elsewhere, say with --model where"
+            ) from None
+
+    def _watermark(self, mark: MarkSettings) -> Watermark:
+        """Return the mark for the model, if the key is one for the model's tokenizer."""
+        from dllmark.marking.watermark import Watermark
+        from dllmark.relation.tokenizer import load_tokenizer
+
+        tokenizer, key = load_tokenizer(self.model), mark.key
         if tokenizer.fingerprint != key.tokenizer.fingerprint:
             raise MismatchError(
-                f"key {key.id} is for the tokenizer {key.tokenizer.name}, but {source} has another "
-                f"one: make a key for it with `dllmark keygen --model {source}`"
+                f"key {key.id} is for the tokenizer {key.tokenizer.name}, but {self.model} has "
+                f"another one: make a key for it with `dllmark keygen --model {self.model}`"
             )
-        return Watermark(key, self.strategy, self.delta, tokenizer=tokenizer)
-
-    def _sampler(self) -> Sampler:
-        cache = cast(Kept, self.cache)
-        if self.sampler == "llada":
-            order = cast(LladaOrder, self.order or "low_confidence")
-            return Llada(
-                self.steps, self.block, self.temperature, self.top_p, order=order,
-                suppress_end=self.suppress_end, cache=cache,
-            )  # fmt: skip
-        if self.sampler == "dream":
-            if cache != "none":
-                raise InputError("--cache works block by block: use it with llada or parallel")
-            first = cast(DreamOrder, self.order or "entropy")
-            return Dream(
-                self.steps, first, self.temperature, self.top_p, suppress_end=self.suppress_end
-            )
-        if self.order:
-            raise InputError("the parallel sampler has no --order: what is certain comes first")
-        return Parallel(
-            block_length=self.block, temperature=self.temperature, top_p=self.top_p,
-            suppress_end=self.suppress_end, cache=cache,
-        )  # fmt: skip
+        return Watermark(key, mark.strategy.name, mark.delta, tokenizer=tokenizer)
 
 
-def _held(prompts: list[str], mark: dict[str, Any] | None, path: Path) -> tuple[int, int]:
-    """Return how many prompts a file answers, and in how many bytes."""
-    with reading(path):
-        lines, size = whole_lines(path)
-    for number, line in enumerate(lines, 1):
-        try:
-            record = parse_record(line, f"{path}:{number}", "prompt")
-        except InputError:
-            record = {}
-        if number > len(prompts) or record.get("prompt") != prompts[number - 1]:
-            problem = f"does not answer prompt {number} of this run"
-        elif record.get("watermark") != mark:
-            problem = "carries another mark than this run makes"
-        else:
-            continue
-        raise InputError(f"{path}:{number} {problem}: give another output file, or remove this one")
-    return len(lines), size
+def _record(line: bytes) -> dict[str, Any]:
+    """Return the record in a line, which is empty if there is none."""
+    try:
+        return parse_record(line, "", "prompt")
+    except InputError:
+        return {}

@@ -8,9 +8,9 @@ coin shown again, so by default each distinct pair counts once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from dllmark.detection.stats import binomial_tail, z_score
 from dllmark.errors import InputError
 from dllmark.relation.greenlist import GreenList, HashedGreenList
 from dllmark.relation.key import Identity, WatermarkKey
-from dllmark.relation.source import Source, load_source, resolve
+from dllmark.relation.source import Source, resolve
 from dllmark.relation.tokenizer import AnyTokenizer, Ids, Tokenizer
 
 Scoring = Literal["unique", "all"]
@@ -28,6 +28,7 @@ Mark = Literal["green", "red", "not scored"]
 TextOrIds = str | Sequence[int] | Ids
 
 Bools = NDArray[np.bool_]
+Prepared = TypeVar("Prepared", bound=str | Ids)
 
 BATCH_TEXTS = 1024
 BATCH_CHARACTERS = 1 << 22
@@ -147,7 +148,7 @@ class Detector:
             raise InputError("texts is a list of texts: put a single one in [ ]")
         return (
             detection
-            for batch in _batches(map(self._prepare, texts))
+            for batch in batches(map(self._prepare, texts))
             for detection in self._detections(self._encode(batch))
         )
 
@@ -169,10 +170,10 @@ class Detector:
             for (start, end), which in zip(offsets.tolist(), chosen, strict=False)
         ]
 
-    def spans(self, text: str) -> list[Span]:
+    def spans(self, text: str, *, fpr: float | None = None) -> list[Span]:
         """Return the stretches of a text that carry the mark, from left to right.
 
-        Each has a p-value of at most the detector's rate, corrected for every stretch there is.
+        Each has a p-value of at most `fpr` (else the detector's), corrected for every stretch.
         Repeated pairs count once whatever the scoring: the correction needs independent pairs.
 
         >>> Detector(key).spans("No stretch of this is marked.")
@@ -189,7 +190,7 @@ class Detector:
                 segment.green,
                 segment.p_value,
             )
-            for segment in best_segments(green[index], self.identity.gamma, self.fpr)
+            for segment in best_segments(green[index], self.identity.gamma, fpr or self.fpr)
         ]
 
     def colours(self, ids: Sequence[int] | Ids) -> tuple[Bools, Bools]:
@@ -243,7 +244,7 @@ class Detector:
 
     def _conclude(self, z: float, p_value: float, pairs: int, green: int) -> Detection:
         identity = self.identity
-        verdict = _verdict(p_value, identity.gamma**pairs, self.fpr)
+        verdict = verdict_for(p_value, identity.gamma**pairs, self.fpr)
         return Detection(
             verdict, z, p_value, pairs, green, identity.gamma, self.fpr, self.scoring,
             identity.key_id, identity.scheme,
@@ -315,41 +316,16 @@ def _first_of_run(ordered: NDArray[np.int64]) -> Bools:
     return first
 
 
-def detect_any(
-    keys: Sequence[Source], text: TextOrIds, prompt: TextOrIds | None = None, **options: Any
-) -> Detection:
-    """Return the detection by the key that fits best, corrected for having tried them all.
-
-    Options are those of `Detector`. A watermark that is given twice is tried once.
-
-    >>> detect_any([key, other_key], "A short text.").keys_tried
-    2
-    """
-    if isinstance(keys, str):
-        raise InputError("keys is a list: put a single one in [ ]")
-    sources = {source.identity: source for source in map(load_source, keys)}
-    if not sources:
-        raise InputError("give at least one key")
-    detections = [Detector(source, **options).detect(text, prompt) for source in sources.values()]
-    best = min(detections, key=lambda detection: detection.p_value)
-    tried = len(detections)
-    p_value = min(1.0, best.p_value * tried)
-    least = tried * min(detection.gamma**detection.pairs for detection in detections)
-    return replace(
-        best, verdict=_verdict(p_value, least, best.fpr), p_value=p_value, keys_tried=tried
-    )
-
-
-def _verdict(p_value: float, least: float, fpr: float) -> Verdict:
+def verdict_for(p_value: float, least: float, fpr: float) -> Verdict:
     """Conclude from a p-value and the least that a text of this length could have had."""
     if p_value <= fpr:
         return Verdict.WATERMARKED
     return Verdict.TOO_SHORT if least > fpr else Verdict.NOT_DETECTED
 
 
-def _batches(texts: Iterable[str | Ids]) -> Iterator[list[str | Ids]]:
+def batches(texts: Iterable[Prepared]) -> Iterator[list[Prepared]]:
     """Group a stream into batches that are small in number and in size."""
-    batch: list[str | Ids] = []
+    batch: list[Prepared] = []
     size = 0
     for text in texts:
         batch.append(text)

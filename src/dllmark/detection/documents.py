@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dllmark.detection.detector import Detection, Detector
+from dllmark.detection.any_key import AnyKeyDetector
+from dllmark.detection.detector import Detection
+from dllmark.detection.normalize import normalize
 from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.files import input_name, parse_record, read_input, read_lines
 
@@ -20,20 +22,25 @@ class Document:
     source: str
     watermark: dict[str, Any] | None = None
 
+    def normalized(self) -> Document:
+        """Return it without invisible characters and lookalike letters."""
+        return replace(self, text=normalize(self.text))
+
 
 def read_text(path: str) -> Document:
     """Return a whole file as one text."""
     return Document(read_input(path), input_name(path))
 
 
-def read_jsonl(path: str) -> Iterator[Document | InputError]:
+def read_jsonl(path: str, normalized: bool = False) -> Iterator[Document | InputError]:
     """Yield the text of each line, or what is wrong with that line; blank lines are passed over.
 
     A line is an object with "text" and optionally "watermark" (the identity stored with a
     generated text), or just a string.
     """
     for number, line in read_lines(path):
-        yield _document(line, f"{input_name(path)}:{number}")
+        document = _document(line, f"{input_name(path)}:{number}")
+        yield document.normalized() if normalized and isinstance(document, Document) else document
 
 
 def looks_like_jsonl(text: str) -> bool:
@@ -58,8 +65,8 @@ def _document(line: bytes, source: str) -> Document | InputError:
 
 
 def detect_documents(
-    detector: Detector, items: Iterable[Document | InputError]
-) -> Iterator[tuple[Document, Detection] | tuple[DllmarkError, None]]:
+    detector: AnyKeyDetector, items: Iterable[Document | InputError]
+) -> Iterator[tuple[Document, Detection] | DllmarkError]:
     """Yield each document with its detection, and each error, in the order they were read."""
     waiting: deque[Document | DllmarkError] = deque()
 
@@ -70,7 +77,7 @@ def detect_documents(
                 continue
             try:
                 if item.watermark is not None:
-                    detector.identity.check_claim(item.watermark)
+                    detector.check_claim(item.watermark)
             except MismatchError as error:
                 waiting.append(MismatchError(f"{item.source}: {error}"))
                 continue
@@ -79,8 +86,8 @@ def detect_documents(
 
     for detection in detector.detect_many(texts()):
         while isinstance(first := waiting.popleft(), DllmarkError):
-            yield first, None
+            yield first
         yield first, detection
     for left in waiting:
         assert isinstance(left, DllmarkError)
-        yield left, None
+        yield left

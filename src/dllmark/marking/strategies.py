@@ -69,6 +69,17 @@ MAX_DELTA = 1000.0
 """No logit withstands it, and twice as much is still a number in every format."""
 
 
+def find_strategy(name: str) -> Strategy:
+    """Return the strategy of a name, or raise `InputError` if there is none.
+
+    >>> find_strategy("kgw").default_delta
+    2.0
+    """
+    if name not in STRATEGIES:
+        raise InputError(f"no strategy {name!r}: choose one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
+
+
 def check_delta(delta: float) -> None:
     """Raise `InputError` unless logits can gain so much.
 

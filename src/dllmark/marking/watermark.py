@@ -18,7 +18,7 @@ from dllmark.errors import DllmarkError, MismatchError
 from dllmark.gpu import has_triton
 from dllmark.marking.bias import Contenders, add, add_some, rows_at_once
 from dllmark.marking.prediction import comparable, likeliest, probabilities
-from dllmark.marking.strategies import DEFAULT, STRATEGIES, check_delta
+from dllmark.marking.strategies import DEFAULT, check_delta, find_strategy
 from dllmark.relation.greenlist import GreenList, HashedGreenList
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.source import Source, resolve
@@ -47,15 +47,13 @@ class Watermark:
         candidates: int = 8,
         tokenizer: AnyTokenizer | None = None,
     ) -> None:
-        if strategy not in STRATEGIES:
-            raise DllmarkError(f"no strategy {strategy!r}: choose one of {', '.join(STRATEGIES)}")
-        delta = STRATEGIES[strategy].default_delta if delta is None else delta
+        self.strategy = find_strategy(strategy)
+        delta = self.strategy.default_delta if delta is None else delta
         check_delta(delta)
         if candidates < 1:
             raise DllmarkError(f"an expectation needs at least 1 candidate; got {candidates}")
         self._source, self.tokenizer = resolve(source, tokenizer)
         self.identity: Identity = self._source.identity
-        self.strategy = STRATEGIES[strategy]
         self.delta = delta
         self.candidates = candidates
         self._marked: dict[tuple[torch.device, int], Tensor] = {}

@@ -14,6 +14,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from dllmark.errors import InputError, TokenizerError
+from dllmark.files import check_unicode
 from dllmark.relation import qwen_tokenizer
 from dllmark.relation.key import TokenizerId
 
@@ -155,17 +156,6 @@ def as_tokenizer(source: AnyTokenizer) -> Tokenizer:
             "Hugging Face's (with a backend_tokenizer), or the path of its tokenizer.json"
         )
     return Tokenizer(backend.to_str(), getattr(source, "name_or_path", "") or type(source).__name__)
-
-
-def check_unicode(text: str, name: str = "the text") -> None:
-    """Raise `InputError` for a text with lone surrogates, which JSON can hold and UTF-8 cannot.
-
-    >>> check_unicode("any text at all")
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{name} holds lone surrogates: it is not valid Unicode") from None
 
 
 def load_tokenizer(source: str) -> Tokenizer:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dllmark.detection.detector import (
-    Detection,
-    Detector,
-    Scoring,
-    Verdict,
-    detect_any,
-    scored_text,
-)
+from dllmark.detection.any_key import AnyKeyDetector
+from dllmark.detection.detector import Detection, Detector, Scoring, Verdict
 from dllmark.errors import InputError, MismatchError
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
@@ -103,41 +97,25 @@ class Service:
 
         A public server gives the verdict and the class of the p-value alone.
         """
-        options: dict[str, Any] = {"fpr": fpr or self.fpr, "scoring": scoring}
+        detector = AnyKeyDetector(
+            [
+                Detector(key, self.tokenizer, fpr=fpr or self.fpr, scoring=scoring)
+                for key in self.keys
+            ]
+        )
         results = []
-        for text, detection in zip(texts, self._detections(texts, options), strict=True):
+        for text, detection in zip(texts, detector.detect_many(texts), strict=True):
             if self.public:
                 results.append(coarse(detection))
                 continue
             result = {**detection.to_dict(), "green_fraction": detection.green_fraction}
-            key = self._key_of(detection)
             if explain:
-                detector = Detector(key, self.tokenizer, **options)
-                result["tokens"] = [asdict(token) for token in detector.explain(text)]
+                tokens = detector.explain(text, detection)
+                result["tokens"] = [asdict(token) for token in tokens]
             if spans:
-                result["spans"] = self._spans(key, text, options["fpr"])
+                result["spans"] = [asdict(span) for span in detector.spans(text, detection)]
             results.append(result)
         return results
-
-    def _key_of(self, detection: Detection) -> WatermarkKey:
-        """Return the key a detection names."""
-        named = (detection.key_id, detection.gamma)
-        return next(key for key in self.keys if (key.id, key.gamma) == named)
-
-    def _detections(self, texts: Sequence[str], options: dict[str, Any]) -> Iterator[Detection]:
-        """Yield each text's detection; with one key, all are scored together, which is faster."""
-        if len(self.keys) == 1:
-            yield from Detector(self.key, self.tokenizer, **options).detect_many(texts)
-            return
-        for ids in self.tokenizer.encode_many([scored_text(text) for text in texts]):
-            yield detect_any(self.keys, ids, tokenizer=self.tokenizer, **options)
-
-    def _spans(self, key: WatermarkKey, text: str, fpr: float) -> list[dict[str, Any]]:
-        """Return the stretches that one of the keys marked, corrected for having tried all."""
-        tried = len(self.keys)
-        detector = Detector(key, self.tokenizer, fpr=fpr / tried)
-        spans = [asdict(span) for span in detector.spans(text)]
-        return [{**span, "p_value": span["p_value"] * tried} for span in spans]
 
     def count(self, results: Sequence[dict[str, Any]]) -> None:
         """Add verdicts to the metrics; called on the event loop."""

@@ -1,0 +1,96 @@
+"""`dllmark calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dllmark.commands.options import (
+    JsonOption,
+    NormalizeOption,
+    OneKeyOption,
+    ScoringOption,
+    TokenizersOption,
+    only_key,
+)
+from dllmark.errors import DllmarkError, InputError
+from dllmark.terminal import err, out, print_json
+
+if TYPE_CHECKING:
+    from dllmark.detection.any_key import AnyKeyDetector
+    from dllmark.detection.calibrate import Calibration
+    from dllmark.detection.detector import Detection
+
+
+def calibrate(
+    key: OneKeyOption,
+    file: Annotated[
+        str, typer.Argument(help="JSONL of texts that carry no watermark, or - for input.")
+    ],
+    scoring: ScoringOption = "unique",
+    tokenizer: TokenizersOption = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a PNG: observed against expected p-values.")
+    ] = None,
+    normalize: NormalizeOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the false-positive rate on your own unwatermarked texts, and the thresholds."""
+    from dllmark.detection.any_key import load_detector
+    from dllmark.detection.calibrate import calibrate, plot_p_values, require_matplotlib
+
+    path = only_key(key, "calibrate")
+    if plot:
+        require_matplotlib()
+    detector = load_detector([path], tokenizer or (), scoring=scoring)
+    detections = _detections(detector, file, normalize)
+    result = calibrate(detections)
+    if plot:
+        plot_p_values(detections, plot)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print_table(result)
+
+
+def _detections(detector: AnyKeyDetector, file: str, normalize: bool) -> list[Detection]:
+    """Score every text of a file; one that cannot be scored, or is marked, is an error."""
+    from dllmark.detection.documents import detect_documents, read_jsonl
+
+    detections = []
+    with err.status("scoring") as status:
+        for scored in detect_documents(detector, read_jsonl(file, normalize)):
+            if isinstance(scored, DllmarkError):
+                raise scored
+            document, detection = scored
+            if document.watermark is not None:
+                raise InputError(
+                    f"{document.source}: this text is marked; calibrate on unmarked ones"
+                )
+            detections.append(detection)
+            if len(detections) % 1000 == 0:
+                status.update(f"scoring: {len(detections):,} texts")
+    return detections
+
+
+def _print_table(result: Calibration) -> None:
+    from rich.table import Table
+
+    table = Table(
+        "false-positive rate", "observed", "95 % interval", "z threshold", "95 % interval"
+    )
+    for row in result.rows:
+        observed, limit = row.observed, row.threshold
+        table.add_row(
+            f"{100 * row.fpr:g} %",
+            f"{100 * observed.share:.2f} %",
+            f"{100 * observed.low:.2f} to {100 * observed.high:.2f} %",
+            f"{limit.value:.2f}",
+            f"{limit.low:.2f} to {limit.high:.2f}",
+        )
+    out.print(table)
+    out.print(
+        f"{result.texts} texts, key {result.key_id}: z {result.mean_z:.2f} ± {result.sd_z:.2f}"
+    )

@@ -1,0 +1,127 @@
+"""`dllmark detect`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dllmark.commands.options import (
+    JsonOption,
+    KeysOption,
+    NormalizeOption,
+    ScoringOption,
+    TokenizersOption,
+)
+from dllmark.errors import DllmarkError
+from dllmark.terminal import (
+    ERROR,
+    err,
+    evidence,
+    print_details,
+    print_error,
+    print_json,
+    print_line,
+    print_verdict,
+)
+
+if TYPE_CHECKING:
+    from dllmark.detection.any_key import AnyKeyDetector
+    from dllmark.detection.detector import Detection
+    from dllmark.detection.documents import Document
+
+EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
+
+
+def detect(
+    key: KeysOption,
+    file: Annotated[str, typer.Argument(help="A text or JSONL file, or - for input.")] = "-",
+    fpr: Annotated[
+        float, typer.Option(help="The false-positive rate the verdict may have.")
+    ] = 0.01,
+    scoring: ScoringOption = "unique",
+    tokenizer: TokenizersOption = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Score each line's text (implied by *.jsonl).")
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the colour of tokens.")] = False,
+    spans: Annotated[
+        bool, typer.Option("--spans", help="Show which stretches carry the mark.")
+    ] = False,
+    normalize: NormalizeOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a text carries the key's watermark.
+
+    With several keys, the verdict and the details are those of the key that fits best, and
+    p-values are corrected for the number of keys.
+
+    Exit status, as grep's: 0 watermarked (of JSONL: at least one text), 1 not detected,
+    2 error, 3 too short to tell. For folders and many files, see `dllmark scan`.
+    """
+    from dllmark.detection.any_key import load_detector
+
+    detector = load_detector(key, tokenizer or (), fpr=fpr, scoring=scoring)
+    report = _Report(detector, explain, spans, as_json)
+    if jsonl or file.endswith(".jsonl"):
+        raise typer.Exit(_detect_lines(report, file, normalize))
+    raise typer.Exit(_detect_text(report, file, normalize))
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What is printed of a detection: JSON or lines, with the details that were chosen."""
+
+    detector: AnyKeyDetector
+    explain: bool
+    spans: bool
+    as_json: bool
+
+    def print(self, document: Document, detection: Detection, *, with_source: bool) -> None:
+        """Print the verdict on a text with its evidence and details."""
+        details: dict[str, Any] = {}
+        if self.explain:
+            tokens = self.detector.explain(document.text, detection)
+            details["tokens"] = [asdict(token) for token in tokens]
+        if self.spans:
+            spans = self.detector.spans(document.text, detection)
+            details["spans"] = [asdict(span) for span in spans]
+        if self.as_json:
+            source = {"source": document.source} if with_source else {}
+            print_json({**source, **detection.to_dict(), **details})
+            return
+        if with_source:
+            print_line(f"{document.source}\t{detection.verdict.value}\t{evidence(detection)}")
+        else:
+            print_verdict(detection)
+        print_details(document.text, details)
+
+
+def _detect_text(report: _Report, file: str, normalize: bool) -> int:
+    """Score a file as one text, and return the exit status."""
+    from dllmark.detection.documents import looks_like_jsonl, read_text
+
+    document = read_text(file)
+    if looks_like_jsonl(document.text):
+        err.print(f"{document.source} looks like JSONL: --jsonl scores the text of each line")
+    document = document.normalized() if normalize else document
+    detection = report.detector.detect(document.text)
+    report.print(document, detection, with_source=False)
+    return EXIT[detection.verdict.value]
+
+
+def _detect_lines(report: _Report, file: str, normalize: bool) -> int:
+    """Score the text of each line of a file, and return the exit status."""
+    from dllmark.detection.documents import detect_documents, read_jsonl
+
+    statuses, errors = [], 0
+    for result in detect_documents(report.detector, read_jsonl(file, normalize)):
+        if isinstance(result, DllmarkError):
+            errors += 1
+            print_error(result)
+            continue
+        document, detection = result
+        statuses.append(EXIT[detection.verdict.value])
+        report.print(document, detection, with_source=True)
+    return ERROR if errors else min(statuses)

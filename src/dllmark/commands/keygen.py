@@ -1,0 +1,45 @@
+"""`dllmark keygen`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dllmark.commands.options import JsonOption
+from dllmark.errors import OutputError
+from dllmark.terminal import out, print_json
+
+
+def keygen(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The key file to write.", show_default=False)
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Whose tokenizer the key is for: `embedded`, a tokenizer.json or a folder "
+            "with one, or a model on the hub."
+        ),
+    ] = "embedded",
+    gamma: Annotated[float, typer.Option(help="The share of green pairs, in (0, 1).")] = 0.5,
+    note: Annotated[str, typer.Option(help="A remark to keep in the file.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key file: the secret, and all that detection needs to know."""
+    from dllmark.relation.key import WatermarkKey, check_gamma
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    check_gamma(gamma)
+    key = WatermarkKey.generate(load_tokenizer(model).id, gamma=gamma, note=note)
+    key.save(output)
+    try:
+        if as_json:
+            print_json({"path": str(output), **key.identity.to_dict()})
+            return
+        of = f"key {key.id}, gamma {key.gamma}, tokenizer {key.tokenizer.name}"
+        out.print(f"wrote {output}: {of}")
+        out.print("Keep it secret and keep a copy: without it no text it marked can be recognised.")
+    except OutputError as error:
+        raise OutputError(f"{error}; the key is written: {output}") from None

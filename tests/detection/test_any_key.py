@@ -1,0 +1,95 @@
+"""Several keys: the one that fits best, and no more false positives than with one."""
+
+from dataclasses import replace
+
+import pytest
+from samples import marked_text, plain_text
+
+from dllmark.detection.any_key import AnyKeyDetector, detect_any, key_tokenizers, load_detector
+from dllmark.detection.detector import Detector
+from dllmark.errors import InputError, MismatchError, TokenizerError
+from dllmark.relation.key import Secret, WatermarkKey
+from dllmark.relation.tokenizer import EMBEDDED
+
+
+@pytest.fixture(scope="module")
+def keys(key, tokenizer):
+    """Three keys, the fixed one last."""
+    others = [WatermarkKey(Secret(bytes([number] * 16)), 0.5, tokenizer.id) for number in (1, 2)]
+    return [*others, key]
+
+
+@pytest.fixture(scope="module")
+def any_key(keys, tokenizer):
+    return AnyKeyDetector([Detector(key, tokenizer) for key in keys])
+
+
+def test_a_stream_is_scored_as_its_texts_one_by_one(any_key, keys, tokenizer, texts):
+    one_by_one = [detect_any(keys, text, tokenizer=tokenizer) for text in texts]
+    assert list(any_key.detect_many(iter(texts))) == one_by_one
+    assert [any_key.detect(text) for text in texts] == one_by_one
+
+
+def test_the_verdict_is_of_the_key_that_marked_the_text(any_key, keys, key, tokenizer, marked):
+    detection = any_key.detect(marked)
+    alone = Detector(key, tokenizer).detect(marked)
+    assert detection == replace(alone, p_value=3 * alone.p_value, keys_tried=3)
+    assert [token.mark for token in any_key.explain(marked, detection)[1:]] == ["green"] * 199
+
+
+def test_stretches_are_corrected_for_the_number_of_keys(any_key, key, tokenizer):
+    text = plain_text(tokenizer, 100) + marked_text(key, tokenizer, 60) + plain_text(tokenizer, 100)
+    [span] = any_key.spans(text, any_key.detect(text))
+    [alone] = Detector(key, tokenizer).spans(text)
+    assert span == replace(alone, p_value=3 * alone.p_value)
+
+
+def test_a_stretch_that_is_only_just_marked_needs_one_key(key, keys, tokenizer):
+    """Its p-value lies between a third of the rate and the rate."""
+    text = marked_text(key, tokenizer, 60)
+    [span] = Detector(key, tokenizer).spans(text)
+    rate = 2 * span.p_value
+    for tried, count in ((keys[2:], 1), (keys, 0)):
+        detector = AnyKeyDetector([Detector(one, tokenizer, fpr=rate) for one in tried])
+        named = replace(detector.detect(text), key_id=key.id)
+        assert len(detector.spans(text, named)) == count
+
+
+def test_a_key_given_twice_is_tried_once(key, tokenizer, marked):
+    twice = [key, replace(key, note="a copy")]
+    assert AnyKeyDetector([Detector(one, tokenizer) for one in twice]).detect(marked) == Detector(
+        key, tokenizer
+    ).detect(marked)
+
+
+def test_a_claim_is_one_of_the_keys(any_key, keys):
+    for key in keys:
+        any_key.check_claim({**key.identity.to_dict(), "more": 1})
+    with pytest.raises(MismatchError, match="marked with key_id '00', or otherwise than these 3"):
+        any_key.check_claim({**keys[0].identity.to_dict(), "key_id": "00"})
+    with pytest.raises(MismatchError, match="these 3 keys"):
+        any_key.check_claim({**keys[0].identity.to_dict(), "gamma": 0.25})
+
+
+def test_no_key_is_refused():
+    with pytest.raises(InputError, match="at least one key"):
+        AnyKeyDetector([])
+
+
+def test_keys_of_two_tokenizers_are_tried_together(key, small_key, small_tokenizer, tmp_path):
+    paths = [tmp_path / "one.key", tmp_path / "two.key"]
+    key.save(paths[0])
+    small_key.save(paths[1])
+    (tmp_path / "small.json").write_text(small_tokenizer.definition())
+    detector = load_detector(paths, [str(tmp_path / "small.json")])
+    assert detector.detect("w1 w2 w3").keys_tried == 2
+    with pytest.raises(TokenizerError, match="say with --tokenizer where to"):
+        load_detector(paths)
+
+
+def test_a_tokenizer_that_fits_no_key_is_refused(key, small_key, small_tokenizer):
+    with pytest.raises(MismatchError, match="their fingerprints differ"):
+        key_tokenizers([key], [small_tokenizer])
+    moved = replace(small_key, tokenizer=replace(small_key.tokenizer, name=str(EMBEDDED)))
+    with pytest.raises(MismatchError, match="their fingerprints differ"):
+        key_tokenizers([moved])
