@@ -11,12 +11,13 @@ def lines(*records):
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-@pytest.fixture
-def null_file(tokenizer, tmp_path):
+@pytest.fixture(scope="module")
+def null_file(tokenizer, tmp_path_factory):
     """1100 texts of 40 words that no key has marked."""
+    path = tmp_path_factory.mktemp("null") / "null.jsonl"
     texts = (plain_text(tokenizer, 40, seed) for seed in range(1100))
-    (tmp_path / "null.jsonl").write_text(lines(*({"text": text} for text in texts)))
-    return tmp_path / "null.jsonl"
+    path.write_text(lines(*({"text": text} for text in texts)))
+    return path
 
 
 def test_calibration_reports_each_rate_with_intervals(run, key, key_file, null_file):

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tiny import tiny_model
 
+import dllmark.commands.demo
 import dllmark.terminal
-from dllmark.commands.demo import demo
 from dllmark.models.families import EMBEDDED
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -51,7 +51,7 @@ def shown(tmp_path_factory):
         patch.setattr(secrets, "token_bytes", lambda count: bytes(range(count)))
         patch.setattr(dllmark.terminal, "out", out)
         patch.setattr(dllmark.terminal, "err", err)
-        demo()
+        dllmark.commands.demo.demo()
     files = [path.name for path in folder.rglob("*")]
     return Shown(out.file.getvalue(), err.file.getvalue(), files)
 
@@ -94,6 +94,8 @@ def test_the_secret_of_its_key_is_not_shown(shown):
 def test_in_a_pipe_the_colours_are_signs_and_nothing_moves(run, tokenizer, monkeypatch):
     model = replace(tiny_model(tokenizer), family=EMBEDDED)
     monkeypatch.setattr("dllmark.models.loading.load_model", lambda source: model)
+    monkeypatch.setattr(dllmark.commands.demo, "TOKENS", 32)
+    monkeypatch.setattr(dllmark.commands.demo, "STEPS", 4)
     result = run("demo")
     assert (result.status, result.err) == (0, "")
     assert "\x1b" not in result.out and "░" not in result.out

@@ -17,7 +17,8 @@ import dllmark.terminal
 from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.models.loading import load_model
-from dllmark.relation.key import WatermarkKey
+from dllmark.relation.key import Secret, WatermarkKey
+from dllmark.relation.tokenizer import load_tokenizer
 from dllmark.sampling import Dream, Llada, Parallel, generate
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -66,9 +67,10 @@ def dream(tmp_path_factory):
 
 
 @pytest.fixture
-def own_key(run, llada, tmp_path):
-    """A key for the small model."""
-    run("keygen", "-o", tmp_path / "own.key", "--model", llada)
+def own_key(llada, tmp_path):
+    """The file of a fixed key for the small model."""
+    key = WatermarkKey(Secret(bytes(range(16))), 0.5, load_tokenizer(str(llada)).id)
+    key.save(tmp_path / "own.key")
     return tmp_path / "own.key"
 
 
@@ -79,7 +81,7 @@ def own_key(run, llada, tmp_path):
 )
 def test_what_is_written_is_detected_at_the_other_end_of_a_pipe(whose, written, read, request):
     key = ["--key", request.getfixturevalue(whose)]
-    strong = ["--tokens", "128", "--steps", "32", "--delta", "4", "--temperature", "1"]
+    strong = ["--tokens", "64", "--steps", "16", "--delta", "4", "--temperature", "1"]
     write = [SCRIPT, "generate", STORY, *key, *strong, *written]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # a pipe shares the cores
     with (
@@ -99,11 +101,12 @@ def test_a_key_is_enough_to_write_and_to_detect(run, layout, tmp_path, request):
     name = WatermarkKey.load(path).tokenizer.name
     assert name == str(folder if layout == "dream" else folder / "tokenizer.json")
 
-    written = run("generate", "Hello", "--key", path, *LOUD)
-    assert (written.status, written.err, len(written.out)) == (0, "", 129)
+    options = ["--key", path, "--tokens", "64", "--steps", "16", *LOUD]
+    written = run("generate", "Hello", *options)
+    assert (written.status, written.err, len(written.out)) == (0, "", 65)
     assert run("detect", "-", "--key", path, "--fpr", "1e-6", stdin=written.out).status == 0
 
-    compared = run("generate", "Hello", "--key", path, "--no-watermark", *LOUD)
+    compared = run("generate", "Hello", *options, "--no-watermark")
     assert set(compared.out) <= {*LETTERS, "\n"}
     assert run("detect", "-", "--key", path, "--fpr", "1e-6", stdin=compared.out).status == 1
 
@@ -113,21 +116,21 @@ def without_settings(record):
 
 
 SAMPLERS = {
-    "llada": Llada(16, 32, 1.0, 0.9),
+    "llada": Llada(16, 16, 1.0, 0.9),
     "dream": Dream(16, "entropy", 1.0, 0.9),
-    "parallel": Parallel(block_length=32, temperature=1.0, top_p=0.9),
+    "parallel": Parallel(block_length=16, temperature=1.0, top_p=0.9),
 }
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["answered", "continued"])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_it_writes_what_the_library_writes_and_that_is_detected(run, own_key, llada, name, plain):
-    options = ["--sampler", name, "--steps", "16", "--seed", "7", "--top-p", "0.9"]
-    options += ["--plain"] if plain else []
+    options = ["--sampler", name, "--tokens", "32", "--steps", "16", "--block", "16"]
+    options += ["--seed", "7", "--top-p", "0.9", *(["--plain"] if plain else [])]
     written = run("generate", "A", "B C", "--key", own_key, *LOUD, *options, "--json")
     model = load_model(str(llada))
     mark = Watermark(WatermarkKey.load(own_key), "predictive-bidirectional", 8.0)
-    texts = generate(model, ["A", "B C"], mark, SAMPLERS[name], chat=not plain, seed=7)
+    texts = generate(model, ["A", "B C"], mark, SAMPLERS[name], tokens=32, chat=not plain, seed=7)
     assert [without_settings(record) for record in written.records] == [
         text.to_dict() for text in texts
     ]
@@ -298,13 +301,15 @@ def test_a_model_that_moved_can_be_pointed_to(run, own_key, llada, tmp_path):
 
 def test_the_secret_is_never_printed_or_written(run, own_key, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ["--key", own_key, *SHORT]
+    own_key.rename("k")
+    options = ["--key", "k", *SHORT]
     runs = [
         run("generate", "A", *options),
         run("generate", "A", *options, "--json"),
-        run("generate", "A", *options, "--watch", "-o", tmp_path / "texts.jsonl"),
-        *(run("generate", *arguments, "--key", own_key) for arguments, _ in UNLOADED.values()),
+        run("generate", "A", *options, "--watch", "-o", "texts.jsonl"),
+        run("generate", "A", *options, "--seed", "1", "-o", "texts.jsonl"),
+        *(run("generate", *arguments) for arguments, _ in UNLOADED.values() if "k" in arguments),
     ]
-    secret = WatermarkKey.load(own_key).secret.reveal()
-    shown = (tmp_path / "texts.jsonl").read_text() + "".join(r.out + r.err for r in runs)
+    secret = WatermarkKey.load("k").secret.reveal()
+    shown = Path("texts.jsonl").read_text() + "".join(r.out + r.err for r in runs)
     assert secret.hex() not in shown.lower() and repr(secret) not in shown

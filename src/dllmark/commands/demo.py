@@ -7,6 +7,7 @@ from dataclasses import asdict
 from dllmark import terminal
 
 PROMPT = "Write a short story about a lighthouse keeper."
+TOKENS, STEPS = 128, 64
 
 NEXT = """\
 Now try:
@@ -28,7 +29,7 @@ def demo() -> None:
     model = load_model("embedded")
     key = WatermarkKey.generate(model.tokenizer.id)
     detector = Detector(key, model.tokenizer)
-    sampler = Llada(steps=64, temperature=0.7, suppress_end=True)
+    sampler = Llada(steps=STEPS, temperature=0.7, suppress_end=True)
     out.print(f"A diffusion model fills masks in any order. It is asked: {PROMPT}\n")
     for title, watermark in (
         ("With the watermark", Watermark(key, tokenizer=model.tokenizer)),
@@ -37,7 +38,7 @@ def demo() -> None:
         out.print(f"{title}:", style="bold underline")
         with terminal.watched(model.tokenizer) as view:
             [written] = generate(
-                model, [PROMPT], watermark, sampler, tokens=128, seed=1, on_step=view
+                model, [PROMPT], watermark, sampler, tokens=TOKENS, seed=1, on_step=view
             )
         tokens = [asdict(token) for token in detector.explain(written.text)]
         terminal.print_details(written.text, {"tokens": tokens})
