@@ -24,7 +24,7 @@ class InputError(DllmarkError):
 
 
 class ModelError(DllmarkError):
-    """A model cannot be found, read, or put where it was asked for."""
+    """A model cannot be found, read, or put on the device that was chosen."""
 
 
 class OutputError(DllmarkError):

@@ -84,6 +84,8 @@ def checked_output() -> Iterator[None]:
         try:
             yield
         finally:
+            with out.capture():  # drops what rich has kept because it could not write it
+                pass
             checked.flush()
 
 

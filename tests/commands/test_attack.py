@@ -10,6 +10,7 @@ from samples import marked_text, plain_text
 
 from dllmark.attacks.characters import TEXT_ATTACKS
 from dllmark.attacks.tokens import TOKEN_ATTACKS
+from dllmark.files import only_writer_of
 
 SECRET = "sk-not-for-any-log"
 LOCAL = [*TOKEN_ATTACKS, *TEXT_ATTACKS]
@@ -25,7 +26,7 @@ def read(path):
 
 @pytest.fixture
 def source(tokenizer, tmp_path):
-    """Four texts, with what `dllmark generate` writes beside them."""
+    """Four texts, with what `dllmark generate` writes with them."""
     records = [
         {"prompt": "p", "text": plain_text(tokenizer, 60, seed), "ids": [1], "n": seed}
         for seed in range(4)
@@ -95,8 +96,8 @@ def test_marked_text_is_pasted_into_human_text(run, key, key_file, tokenizer, pl
     assert run("attack", "paste", tmp_path / "in.jsonl", "-o", output, *into).status == 0
     [record] = read(output)
     assert len(record["text"].split()) == 1000
-    found = run("detect", output, "--key", key_file, "--spans", "--json").json
-    [span] = found["spans"]
+    detection = run("detect", output, "--key", key_file, "--spans", "--json").json
+    [span] = detection["spans"]
     assert marked.strip()[20:-20] in record["text"][span["start"] : span["end"]]
 
 
@@ -105,7 +106,7 @@ REFUSED = {
     "a seed": (["delete", "in.jsonl", "-o", "x", "--seed", "-1"], "seed is at least 0; got -1"),
     "the input as output": (["case", "in.jsonl", "-o", "in.jsonl"], "in.jsonl is the input"),
     "a missing input": (["case", "no.jsonl", "-o", "x"], "cannot read no.jsonl"),
-    "a missing input beside an output": (["case", "no", "-o", "bad.jsonl"], "cannot read no: No"),
+    "a missing input and an output": (["case", "no", "-o", "bad.jsonl"], "cannot read no: No"),
     "a missing folder": (["case", "in.jsonl", "-o", "no/x"], "cannot write to no/x"),
     "a missing column": (
         ["case", "in.jsonl", "-o", "x", "--text-column", "t"],
@@ -235,6 +236,16 @@ def test_a_folder_that_is_missing_is_told_before_anything_is_paid(
     result = run("attack", "paraphrase", source, *where)
     assert (result.status, chat_server.texts) == (2, [])
     assert "make the folder" in result.err
+
+
+def test_two_runs_do_not_write_to_one_file(paraphrase, run, chat_server, source, tmp_path):
+    pytest.importorskip("fcntl")
+    output = tmp_path / "out.jsonl"
+    with only_writer_of(output):
+        for result in (run("attack", "case", source, "-o", output), paraphrase()):
+            assert (result.status, result.out) == (2, "")
+            assert f"another run is writing to {output}: wait for it to end" in result.err
+    assert (chat_server.texts, output.exists()) == ([], False)
 
 
 def test_an_attacked_file_can_be_paraphrased(paraphrase, run, source, tmp_path):

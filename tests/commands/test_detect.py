@@ -132,8 +132,8 @@ def test_spans_tell_where_the_mark_is(run, key_file, tokenizer, marked, plain):
     assert span["end"] == pytest.approx(len(plain + marked), abs=50)
     shown = run("detect", "--key", key_file, "--spans", stdin=text).out.splitlines()[1]
     assert shown.startswith(f"{span['start']}-{span['end']}  p ")
-    found = text[span["start"] : span["end"]].strip()
-    assert shown.endswith(f"  {found[:40]} ... {found[-15:]}")
+    stretch = text[span["start"] : span["end"]].strip()
+    assert shown.endswith(f"  {stretch[:40]} ... {stretch[-15:]}")
 
 
 def test_a_short_span_is_shown_whole(run, key, tokenizer, tmp_path):

@@ -89,9 +89,9 @@ def test_what_is_written_is_detected_at_the_other_end_of_a_pipe(whose, written, 
         subprocess.Popen([SCRIPT, "detect", "-", *key, *read], stdin=writer.stdout, stdout=PIPE)
         as reader,
     ):  # fmt: skip
-        found, errors = reader.stdout.read(), writer.stderr.read()
+        verdict, errors = reader.stdout.read(), writer.stderr.read()
     assert (writer.returncode, reader.returncode, errors) == (0, 0, b"")
-    assert b"watermarked" in found
+    assert b"watermarked" in verdict
 
 
 @pytest.mark.parametrize("layout", ["llada", "dream"])

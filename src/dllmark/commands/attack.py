@@ -255,7 +255,7 @@ def _complete(
 
 
 def _check_files(file: str, output: Path) -> None:
-    """Refuse to write over the input; a file that cannot be found is told where it is opened."""
+    """Refuse to write over the input; a missing file is told where it is opened."""
     try:
         same = file != "-" and output.samefile(file)
     except OSError:

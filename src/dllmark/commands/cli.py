@@ -65,7 +65,7 @@ def main() -> None:
 def _told(error: Exception) -> int:
     """Print an error in one line, and return the exit status.
 
-    One that nobody foresaw may come from anywhere: where exactly is shown if it is asked for.
+    One that nobody foresaw may come from anywhere; DLLMARK_TRACEBACK has it shown where.
     """
     if isinstance(error, DllmarkError):
         print_error(error)

@@ -1,4 +1,4 @@
-"""Read the texts a command is asked to score: plain text, or JSONL with a text a line."""
+"""Read the texts to score: plain text, or JSONL with a text a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dllmark.files import input_name, parse_record, read_input, read_lines
 
 @dataclass(frozen=True)
 class Document:
-    """A text, where it came from, and what its record says beside it."""
+    """A text, where it came from, and whose mark its record says it carries."""
 
     text: str
     source: str

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -165,7 +166,7 @@ def load_tokenizer(source: str) -> Tokenizer:
     16384
     """
     if source == "embedded":
-        return Tokenizer(EMBEDDED.read_text(encoding="utf-8"), source)
+        return _embedded()
     path = Path(source)
     if source and os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
         folder, path = path, path / "tokenizer.json"
@@ -184,6 +185,11 @@ def load_tokenizer(source: str) -> Tokenizer:
         f"there is no tokenizer {source}: give `embedded`, a tokenizer.json, "
         "a folder that holds one, or a model on the Hugging Face hub as owner/name"
     )
+
+
+@cache
+def _embedded() -> Tokenizer:
+    return Tokenizer(EMBEDDED.read_text(encoding="utf-8"), "embedded")
 
 
 def _from_hub(repository: str) -> str:
