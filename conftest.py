@@ -24,8 +24,13 @@ settings.load_profile("dllmark")
 if "PYTEST_XDIST_WORKER" in os.environ:  # tests share the cores already
     torch.set_num_threads(1)
 
+collect_ignore = [  # an adapter is imported where its engine is
+    f"src/dllmark/integrations/{engine}.py"
+    for engine in ("diffusers", "sglang", "transformers")
+    if importlib.util.find_spec(engine) is None
+]
 if importlib.util.find_spec("triton") is None:  # it exists for Linux alone
-    collect_ignore = [
+    collect_ignore += [
         *("src/dllmark/marking/kernels.py", "src/dllmark/marking/kernel_hash.py"),
         *("src/dllmark/models/fused.py", "tests/support/kernel_cases.py"),
         *("tests/support/fused_cases.py", "tests/support/gpu.py"),

@@ -29,3 +29,7 @@ class ModelError(DllmarkError):
 
 class OutputError(DllmarkError):
     """Standard output cannot be written."""
+
+
+class MissingPackageError(DllmarkError, ImportError):
+    """A package that only this part needs is not installed; the message says how to install it."""

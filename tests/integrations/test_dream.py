@@ -7,7 +7,7 @@ import torch
 from toys import MASK, PROMPT, DreamStandIn
 
 from dllmark.errors import DllmarkError, MismatchError
-from dllmark.integrations import dream
+from dllmark.integrations.dream import DllmarkLogitsHook
 from dllmark.marking.watermark import Watermark
 
 
@@ -18,7 +18,7 @@ def model(small_tokenizer):
 
 @pytest.fixture
 def hook(small_key, small_tokenizer):
-    return dream.hook(small_key, delta=4.0, tokenizer=small_tokenizer, mask_id=MASK)
+    return DllmarkLogitsHook(small_key, delta=4.0, tokenizer=small_tokenizer, mask_id=MASK)
 
 
 @pytest.mark.parametrize("options", [
@@ -54,7 +54,7 @@ def test_a_sampler_that_never_calls_the_hook_is_noticed(small_key, small_tokeniz
     with pytest.warns(RuntimeWarning, match="never called"):
         deaf.diffusion_generate(
             PROMPT, **generate,
-            generation_logits_hook_func=dream.hook(
+            generation_logits_hook_func=DllmarkLogitsHook(
                 small_key, tokenizer=small_tokenizer, mask_id=MASK
             ),
         )  # fmt: skip
@@ -76,4 +76,4 @@ def test_a_model_that_does_not_fit_the_key_is_refused(hook):
 
 def test_a_mask_that_is_a_word_is_refused(small_key, small_tokenizer):
     with pytest.raises(DllmarkError, match="no mask"):
-        dream.hook(small_key, tokenizer=small_tokenizer, mask_id=9)
+        DllmarkLogitsHook(small_key, tokenizer=small_tokenizer, mask_id=9)

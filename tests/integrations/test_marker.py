@@ -1,16 +1,18 @@
 """What the adapters share: the watermark's own bias, in place, counted, never missing."""
 
 import gc
+import importlib
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 import torch
 
-from dllmark.errors import DllmarkError, KeyFileError, MismatchError
+from dllmark.errors import DllmarkError, MismatchError, MissingPackageError
 from dllmark.integrations import marker as marker_module
-from dllmark.integrations.marker import Marker, engine
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.integrations.marker import Marker, needs
+from dllmark.marking.strategies import ENGINE_DEFAULT, STRATEGIES
 from dllmark.marking.watermark import Watermark
 
 PAD, MASK = 0, 2
@@ -76,11 +78,28 @@ def test_a_block_is_biased_as_the_end_of_its_sequence(small_key, small_tokenizer
     assert torch.equal(block[2, 1:], logits[2, 7:])
 
 
-@pytest.mark.parametrize("shape", [(3, 11, 37), (2, 12, 37), (3, 37)])
+@pytest.mark.parametrize("shape", [(3, 11, 37), (2, 12, 37), (3, 37), (37,)])
 def test_logits_that_do_not_cover_the_tokens_are_refused(marker, shape):
     tokens, masked, _ = state(0)
     with pytest.raises(DllmarkError, match="do not cover tokens"):
         marker.mark(tokens, ~masked, torch.zeros(shape), masked)
+
+
+def test_tokens_that_are_no_batch_of_sequences_are_refused(marker):
+    tokens, masked, logits = state(0)
+    with pytest.raises(DllmarkError, match=r"logits \[B, L, V\] for all tokens \[B, L\]"):
+        marker.mark(tokens[0], ~masked[0], logits, masked[0])
+
+
+def test_what_is_not_said_is_the_default_for_engines(marker):
+    assert marker.watermark.strategy is ENGINE_DEFAULT
+    assert marker.watermark.delta == ENGINE_DEFAULT.default_delta
+
+
+def test_another_strategy_brings_its_own_strength(small_key, small_tokenizer):
+    marker = Marker(small_key, "guided-bidirectional", tokenizer=small_tokenizer)
+    marker.idle = False
+    assert marker.watermark.delta == STRATEGIES["guided-bidirectional"].default_delta == 3.0
 
 
 def test_a_model_with_fewer_tokens_than_the_tokenizer_is_refused(marker):
@@ -103,19 +122,6 @@ def test_a_word_is_no_mask(small_key, small_tokenizer):
         with pytest.raises(DllmarkError, match=f"token {wrong} is no mask"):
             Marker(small_key, tokenizer=small_tokenizer, mask_id=wrong)
     Marker(small_key, tokenizer=small_tokenizer, mask_id=36).idle = False  # past the tokenizer
-
-
-def test_the_key_may_be_a_file(key, key_file, tmp_path):
-    with Marker(key_file) as marker:
-        assert marker.watermark.identity == key.identity
-        marker.biased = 1
-    with pytest.raises(KeyFileError, match="there is no key file"):
-        Marker(str(tmp_path / "none.key"))
-
-
-def test_a_key_of_another_tokenizer_is_refused(key, small_tokenizer):
-    with pytest.raises(MismatchError, match="not the one this key was made for"):
-        Marker(key, tokenizer=small_tokenizer)
 
 
 def test_leaving_without_a_biased_token_is_an_error(small_key, small_tokenizer):
@@ -141,37 +147,53 @@ def test_one_that_was_never_called_says_so_when_it_is_thrown_away(small_key, sma
         gc.collect()
 
 
-def test_a_missing_engine_is_named_with_what_to_install():
-    with pytest.raises(DllmarkError, match="pip install 'nothing>=3'"):
-        engine("no_such_engine.part", "nothing>=3")
+def test_an_engine_that_is_missing_or_too_old_is_named_with_what_to_install(monkeypatch):
+    missing = pytest.raises(MissingPackageError, match=r"^this adapter needs no_engine>=3: pip ins")
+    with missing, needs("no_engine>=3"):
+        import no_engine.part  # noqa: F401
+    monkeypatch.setitem(sys.modules, "old_engine", ModuleType("old_engine"))
+    too_old = pytest.raises(MissingPackageError, match="pip install 'old_engine>=2'")
+    with too_old, needs("old_engine>=2"):
+        from old_engine import Scheduler  # noqa: F401
 
 
 def test_a_fault_inside_an_engine_is_not_called_a_missing_engine(tmp_path, monkeypatch):
     (tmp_path / "broken_engine.py").write_text("import no_such_dependency")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
-        engine("broken_engine", "broken_engine")
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"), needs("broken_engine"):
+        import broken_engine  # noqa: F401
+
+
+def printed(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+IMPORT = "try:\n    import {}\nexcept ImportError as error:\n    print(type(error).__name__, error)"
 
 
 def test_without_torch_the_adapters_say_what_to_install():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "try:\n"
-        "    import dllmark.integrations.dream\n"
-        "except Exception as error:\n"
-        "    print(type(error).__name__, error)\n"
+    code = "import sys; sys.modules['torch'] = None\n" + IMPORT.format("dllmark.integrations.dream")
+    assert printed(code) == (
+        "MissingPackageError the adapters need torch: pip install 'dllmark[torch]'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "DllmarkError the adapters need torch: pip install 'dllmark[torch]'\n"
 
 
-def test_importing_the_adapters_imports_no_engine():
+@pytest.mark.parametrize(("engine", "requirement"), [
+    ("diffusers", "diffusers>=0.42"), ("sglang", "sglang>=0.5.18"),
+    ("transformers", "transformers>=5"),
+])  # fmt: skip
+def test_without_its_engine_an_adapter_says_what_to_install(monkeypatch, engine, requirement):
+    monkeypatch.setitem(sys.modules, engine, None)
+    monkeypatch.delitem(sys.modules, f"dllmark.integrations.{engine}", raising=False)
+    with pytest.raises(MissingPackageError, match=f"adapter needs {requirement}: pip install '"):
+        importlib.import_module(f"dllmark.integrations.{engine}")
+
+
+def test_an_adapter_without_an_engine_imports_none():
     code = (
         "import sys\n"
         "import dllmark.integrations.dream, dllmark.integrations.torch\n"
-        "import dllmark.integrations.diffusers, dllmark.integrations.sglang\n"
-        "import dllmark.integrations.transformers\n"
         "print([name for name in ('diffusers', 'transformers', 'sglang') if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert printed(code) == "[]\n"

@@ -7,10 +7,10 @@ import pytest
 import torch
 import yaml
 from samples import word_ids
-from sglang_standin import Server, config, install
+from sglang_standin import Server, config, install, load_plugin
 from toys import DreamStandIn, Toy, llada_generate
 
-from dllmark.integrations import dream, sglang
+from dllmark.integrations import dream
 
 PAGES = Path(__file__).parents[2] / "docs" / "integrations"
 
@@ -91,7 +91,7 @@ def test_transformers(run, tokenizer, prompt):
 
 def test_sglang(run, toy, prompt, tokenizer, key_file, monkeypatch):
     table = install(monkeypatch)
-    sglang.register()
+    load_plugin()
     [settings] = blocks("sglang.md", "yaml")
     settings = yaml.safe_load(settings.replace("/etc/dllmark/my.key", str(key_file)))
     [command] = blocks("sglang.md", "console")
@@ -109,6 +109,6 @@ def test_links_lead_somewhere(page):
 
 def test_the_comparison_names_every_adapter():
     listed = set(re.findall(r"\]\((\w+)\.md\)", (PAGES / "README.md").read_text(encoding="utf-8")))
-    adapters = {path.stem for path in Path(sglang.__file__).parent.glob("*.py")}
+    adapters = {path.stem for path in Path(dream.__file__).parent.glob("*.py")}
     assert listed == adapters - {"__init__", "marker"}
     assert listed == {page.stem for page in PAGES.glob("*.md")} - {"README"}

@@ -6,12 +6,12 @@ import pytest
 import torch
 from siphash24 import siphash24
 from toys import PROMPT, llada_generate, small_toy
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, LogitsProcessor
 
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
 from dllmark.integrations.torch import watermarked
-from dllmark.integrations.transformers import processor
+from dllmark.integrations.transformers import DllmarkLogitsProcessor
 
 SPECIAL = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
 NO_WORDS = [0, 1, 2, 35, 36]  # a trained model would not write them either
@@ -35,7 +35,7 @@ def gpt2():
 
 @pytest.fixture
 def marking(small_key, small_tokenizer):
-    made = processor(small_key, tokenizer=small_tokenizer)
+    made = DllmarkLogitsProcessor(small_key, tokenizer=small_tokenizer)
     yield made
     made.idle = False
 
@@ -52,6 +52,10 @@ def test_the_text_is_marked_with_the_processor_and_only_with_it(make, more, mark
     assert p_value(plain[0], 5) > 1e-3
     assert marking.biased == 96 * more.get("num_beams", 1)
     marking.check()
+
+
+def test_it_is_a_logits_processor_of_transformers(marking):
+    assert isinstance(marking, LogitsProcessor)
 
 
 def test_one_key_marks_and_one_detector_recognises_both_kinds_of_model(
@@ -107,7 +111,7 @@ def test_a_processor_that_was_never_called_is_noticed(small_key, small_tokenizer
     with pytest.raises(DllmarkError, match="never called"), marking:
         llama().generate(PROMPT, max_new_tokens=2)
     with pytest.warns(RuntimeWarning, match="never called"):
-        processor(small_key, tokenizer=small_tokenizer)
+        DllmarkLogitsProcessor(small_key, tokenizer=small_tokenizer)
         gc.collect()
 
 
@@ -118,4 +122,4 @@ def test_a_vocabulary_that_does_not_fit_is_refused(marking):
 
 def test_a_missing_key_file_is_refused(tmp_path):
     with pytest.raises(KeyFileError):
-        processor(tmp_path / "none.key")
+        DllmarkLogitsProcessor(tmp_path / "none.key")

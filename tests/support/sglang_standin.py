@@ -10,6 +10,7 @@ a fixed size; a batch holds one block of each request, flat. A block that is all
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from types import ModuleType, SimpleNamespace
 
 import torch
@@ -103,13 +104,24 @@ class JointThreshold(Algorithm):
 
 
 def install(monkeypatch, algorithms=(LowConfidence, JointThreshold)):
-    """Put the stand-in where `import sglang.srt.dllm.algorithm` finds it; return its table."""
+    """Put the stand-in where `import sglang.srt.dllm.algorithm` finds it; return its table.
+
+    The plugin, which imports it, is then to be imported afresh.
+    """
+    monkeypatch.delitem(sys.modules, "dllmark.integrations.sglang", raising=False)
     module = ModuleType("sglang.srt.dllm.algorithm")
     module.algo_name_to_cls = {one.__name__: one for one in algorithms}
     for name in ("sglang", "sglang.srt", "sglang.srt.dllm"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module.algo_name_to_cls
+
+
+def load_plugin():
+    """Load and call the plugin as SGLang does; return its module."""
+    [plugin] = entry_points(group="sglang.srt.plugins", name="dllmark")
+    plugin.load()()
+    return sys.modules[plugin.module]
 
 
 def config(algorithm_config, block_size=8, mask_id=2, fdfo=False):

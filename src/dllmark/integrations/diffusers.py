@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
@@ -10,44 +9,39 @@ import torch
 from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marker import Marker, engine
+from dllmark.integrations.marker import Marker, needs
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
+with needs("diffusers>=0.42"):
+    from diffusers import BlockRefinementScheduler
 
-def scheduler(
-    model: nn.Module,
-    key: Source,
-    strategy: str = "predictive-bidirectional",
-    delta: float = 2.0,
-    *,
-    tokenizer: AnyTokenizer | None = None,
-    **settings: Any,
-) -> Any:
-    """Return a `BlockRefinementScheduler` that marks what the model writes.
 
-        pipe = LLaDA2Pipeline(model, scheduler(model, "my.key"), tokenizer)
+class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc]  # untyped
+    """A `BlockRefinementScheduler` that marks what the model writes.
+
+        pipe = LLaDA2Pipeline(model, DllmarkScheduler(model, "my.key"), tokenizer)
 
     `model` is the pipeline's: it is where the scheduler sees the token before a block. Further
-    settings are those of `BlockRefinementScheduler`. `biased` counts; `marker.check()`
-    raises if nothing was marked.
+    settings are those of `BlockRefinementScheduler`; the key is none of them, so no config ever
+    holds it. `biased` counts; `check()` raises if nothing was marked.
     """
-    made = _scheduler_class()(**settings)
-    made.marker = Marker(key, strategy, delta, tokenizer=tokenizer)
-    _watch(model, made)
-    return made
 
-
-class _Marked:
-    """Mixed into `BlockRefinementScheduler`; the key is no setting, so no config ever holds it."""
-
-    marker: Marker
-    _seen: Tensor | None = None
-
-    @property
-    def biased(self) -> int:
-        """How many rows of logits were biased."""
-        return self.marker.biased
+    def __init__(
+        self,
+        model: nn.Module,
+        key: Source,
+        strategy: str = ENGINE_DEFAULT.name,
+        delta: float | None = None,
+        *,
+        tokenizer: AnyTokenizer | None = None,
+        **settings: Any,
+    ) -> None:
+        BlockRefinementScheduler.__init__(self, **settings)
+        Marker.__init__(self, key, strategy, delta, tokenizer=tokenizer)
+        self._seen: Tensor | None = None
+        _watch(model, self)
 
     def step(
         self,
@@ -69,23 +63,17 @@ class _Marked:
                 "without a mask token (DiffusionGemma) every position holds a random token, so no "
                 "neighbour is known: this watermark is for LLaDA2Pipeline"
             )
-        self.marker.check_mask(mask_token_id)
+        self.check_mask(mask_token_id)
         left = self._left_of(sample, mask_token_id)
         writable = torch.ones_like(sample, dtype=torch.bool)
         if prompt_mask is not None:
             writable &= ~prompt_mask
         logits = model_output.clone()
-        self.marker.mark_block(
+        self.mark_block(
             left, left != mask_token_id, sample, sample != mask_token_id, logits, writable
         )
-        return super().step(  # type: ignore[misc]
-            logits,
-            timestep,
-            sample,
-            mask_token_id=mask_token_id,
-            prompt_mask=prompt_mask,
-            **options,
-        )
+        masks = {"mask_token_id": mask_token_id, "prompt_mask": prompt_mask}
+        return super().step(logits, timestep, sample, **masks, **options)
 
     def _left_of(self, block: Tensor, mask_id: int) -> Tensor:
         """Return [B]: the token before the block, as the model has just seen it, or the mask."""
@@ -99,14 +87,7 @@ class _Marked:
         return seen[:, -size - 1] if seen.shape[1] > size else torch.full_like(block[:, 0], mask_id)
 
 
-@functools.cache
-def _scheduler_class() -> type:
-    """Return the subclass, made when it is first needed, so that importing this is cheap."""
-    base = engine("diffusers", "diffusers>=0.42").BlockRefinementScheduler
-    return type("DllmarkBlockRefinementScheduler", (_Marked, base), {})
-
-
-def _watch(model: nn.Module, scheduler: _Marked) -> None:
+def _watch(model: nn.Module, scheduler: DllmarkScheduler) -> None:
     """Show a scheduler the tokens its model is called with, for as long as the scheduler lives."""
     reference = weakref.ref(scheduler)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dllmark.integrations.marker import Marker
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -12,33 +13,35 @@ MASK_ID = 151_666
 """The mask of Dream's tokenizer."""
 
 
-class Hook(Marker):
-    """Called by Dream at each step with the logits before temperature, top-p and confidence."""
+class DllmarkLogitsHook(Marker):
+    """What `model.diffusion_generate` takes as `generation_logits_hook_func`.
 
-    def __call__(self, step: int, x: Tensor, logits: Tensor) -> Tensor:
-        """Bias in place the logits [B, L, V] of every position of x [B, L] that is masked."""
-        assert self.mask_id is not None
-        masked = x == self.mask_id
-        self.mark(x, ~masked, logits, masked)
-        return logits
-
-
-def hook(
-    key: Source,
-    strategy: str = "predictive-bidirectional",
-    delta: float = 2.0,
-    *,
-    tokenizer: AnyTokenizer | None = None,
-    mask_id: int = MASK_ID,
-) -> Hook:
-    """Return what `model.diffusion_generate` takes as `generation_logits_hook_func`.
-
-        model.diffusion_generate(..., generation_logits_hook_func=hook("my.key"))
+        model.diffusion_generate(..., generation_logits_hook_func=DllmarkLogitsHook("my.key"))
 
     Some samplers accept the hook and never call it. The hook then warns when it is thrown away; to
     get an error instead, call `check()` after generating, or generate inside `with`:
 
-        with hook("my.key") as mark:
-            model.diffusion_generate(..., generation_logits_hook_func=mark)
+        with DllmarkLogitsHook("my.key") as hook:
+            model.diffusion_generate(..., generation_logits_hook_func=hook)
     """
-    return Hook(key, strategy, delta, tokenizer=tokenizer, mask_id=mask_id)
+
+    def __init__(
+        self,
+        key: Source,
+        strategy: str = ENGINE_DEFAULT.name,
+        delta: float | None = None,
+        *,
+        tokenizer: AnyTokenizer | None = None,
+        mask_id: int = MASK_ID,
+    ) -> None:
+        super().__init__(key, strategy, delta, tokenizer=tokenizer, mask_id=mask_id)
+
+    def __call__(self, step: int | None, x: Tensor, logits: Tensor) -> Tensor:
+        """Bias in place the logits [B, L, V] of every position of x [B, L] that is masked.
+
+        Dream calls it at each step, before temperature, top-p and confidence.
+        """
+        assert self.mask_id is not None
+        masked = x == self.mask_id
+        self.mark(x, ~masked, logits, masked)
+        return logits

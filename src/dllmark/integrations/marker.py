@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from importlib import import_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from dllmark.errors import DllmarkError
+from dllmark.errors import DllmarkError, MissingPackageError
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
@@ -22,13 +25,13 @@ MARKED_AT_ONCE = 1 << 24
 
 
 class Marker:
-    """A key's watermark inside somebody else's sampler.
+    """A key's watermark inside somebody else's sampler: the base of the adapters.
 
-    `biased` counts rows of logits: a position that stays masked for ten steps counts ten times.
+    `biased` counts positions at each step: one that stays masked for ten steps counts ten times.
     As a context manager it calls `check` at its end. One that nobody ever called says so when it
     is thrown away, since a text was then written without the mark.
 
-    >>> marker = Marker(key, "predictive-bidirectional", delta=2.0)
+    >>> marker = Marker(key)
     >>> tokens = torch.tensor([[7, 2, 2]])
     >>> masked = tokens == 2
     >>> marker.mark(tokens, ~masked, torch.zeros(1, 3, 16_384), masked)
@@ -39,8 +42,8 @@ class Marker:
     def __init__(
         self,
         key: Source,
-        strategy: str = "predictive-bidirectional",
-        delta: float = 2.0,
+        strategy: str = ENGINE_DEFAULT.name,
+        delta: float | None = None,
         *,
         tokenizer: AnyTokenizer | None = None,
         mask_id: int | None = None,
@@ -60,7 +63,7 @@ class Marker:
 
         tokens    [B, L]     the sequence as it is
         revealed  [B, L]     False only where the model has yet to write
-        logits    [B, R, V]  row r is the prediction for position r + offset
+        logits    [B, R, V]  logits[:, r] predict position r + offset
         where     [B, L]     the positions to bias
         """
         self.idle = False
@@ -74,12 +77,12 @@ class Marker:
         number = torch.arange(length, device=tokens.device)
         order = torch.where(where, number, length).sort(1).values[:, : max(counts)]
         positions = torch.where(order < length, order, -1)
-        rows = None
+        predicted = None
         if offset:
-            rows = torch.arange(offset, offset + count, device=tokens.device).expand(batch, -1)
+            predicted = torch.arange(offset, offset + count, device=tokens.device).expand(batch, -1)
         held: tuple[Tensor, Tensor] | None = None
         for part in torch.split(positions, max(1, MARKED_AT_ONCE // (batch * size)), dim=1):
-            biased = self.watermark.bias(tokens, revealed, logits, part, rows)
+            biased = self.watermark.bias(tokens, revealed, logits, part, predicted)
             # The part after this one predicts its left neighbour here, from unbiased logits.
             if held is not None:
                 _write(logits, *held, offset)
@@ -146,25 +149,34 @@ class Marker:
             )
 
 
-def engine(module: str, wanted: str) -> Any:
-    """Import a module of an engine, or say in one line what to install."""
+@contextmanager
+def needs(requirement: str) -> Iterator[None]:
+    """Import an engine inside `with`; where it is missing or too old, say what to install.
+
+    >>> with needs("torch>=2.5"):
+    ...     import torch
+    """
+    package = re.split(r"\W", requirement)[0]
     try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
+        yield
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != package:
             raise
-        raise DllmarkError(f"this adapter needs {wanted}: pip install '{wanted}'") from None
+        message = f"this adapter needs {requirement}: pip install '{requirement}'"
+        raise MissingPackageError(message) from None
 
 
 def _check_shapes(tokens: Tensor, logits: Tensor, offset: int) -> None:
-    """Raise unless there is a row of logits for each token."""
-    batch, length = tokens.shape
-    covering = {(batch, length), (batch, length - offset)}
-    if logits.ndim != 3 or tuple(logits.shape[:2]) not in covering:
-        raise DllmarkError(
-            f"logits of shape {tuple(logits.shape)} do not cover tokens of shape "
-            f"{tuple(tokens.shape)}: the watermark needs a row of logits for each token"
-        )
+    """Raise unless there are logits for each token."""
+    covered = tuple(tokens.shape)
+    if len(covered) == 2 and logits.ndim == 3:
+        batch, length = covered
+        if tuple(logits.shape[:2]) in {(batch, length), (batch, length - offset)}:
+            return
+    raise DllmarkError(
+        f"logits of shape {tuple(logits.shape)} do not cover tokens of shape {covered}: the "
+        "watermark needs logits [B, L, V] for all tokens [B, L]"
+    )
 
 
 def _write(logits: Tensor, positions: Tensor, biased: Tensor, offset: int) -> None:

@@ -16,26 +16,24 @@ import torch
 from torch import Tensor
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marker import Marker, engine
-from dllmark.relation.tokenizer import load_tokenizer
+from dllmark.integrations.marker import Marker, needs
+from dllmark.marking.strategies import ENGINE_DEFAULT
+
+REQUIREMENT = "sglang>=0.5.18"
+
+with needs(REQUIREMENT):
+    from sglang.srt.dllm.algorithm import algo_name_to_cls
 
 logger = logging.getLogger(__name__)
 
-BASES = ("LowConfidence", "JointThreshold")
 SETTINGS = {"key", "strategy", "delta", "tokenizer"}
 EXAMPLE = "dllmark:\n  key: /path/to/my.key"
 
 
 def register() -> None:
-    """Add DLLMarkLowConfidence and DLLMarkJointThreshold to SGLang's algorithms."""
-    algorithms = engine("sglang.srt.dllm.algorithm", "sglang>=0.5.18").algo_name_to_cls
-    for name in BASES:
-        base = algorithms.get(name)
-        if base is None or not hasattr(base, "step"):
-            raise DllmarkError(
-                f"this SGLang has no algorithm {name} with a step: pip install 'sglang>=0.5.18'"
-            )
-        algorithms[f"DLLMark{name}"] = type(f"DLLMark{name}", (_Marked, base), {})
+    """Add the two classes below to SGLang's algorithms, under their names."""
+    for algorithm in (DLLMarkLowConfidence, DLLMarkJointThreshold):
+        algo_name_to_cls[algorithm.__name__] = algorithm
 
 
 class _Block(NamedTuple):
@@ -47,7 +45,7 @@ class _Block(NamedTuple):
     last: int
 
 
-class _Marked:
+class MarkedAlgorithm:
     """Mixed into a dLLM algorithm: it biases the logits before each step.
 
     A step sees one block only. The token before it is what `run` saw at the end of the request's
@@ -110,7 +108,25 @@ class _Marked:
         """Log the count each time it has doubled."""
         if self.marker.biased >= self._report_at:
             self._report_at = 2 * self.marker.biased
-            logger.info("dllmark has biased %d rows of logits", self.marker.biased)
+            logger.info("dllmark has biased the logits of %d positions", self.marker.biased)
+
+
+def _algorithm(name: str) -> Any:
+    """Return an algorithm of SGLang's, if it works in steps."""
+    algorithm = algo_name_to_cls.get(name)
+    if algorithm is None or not hasattr(algorithm, "step"):
+        raise DllmarkError(
+            f"this SGLang has no algorithm {name} with a step: pip install '{REQUIREMENT}'"
+        )
+    return algorithm
+
+
+class DLLMarkLowConfidence(MarkedAlgorithm, _algorithm("LowConfidence")):  # type: ignore[misc]
+    """SGLang's LowConfidence with the watermark: it fills the masks it is sure of."""
+
+
+class DLLMarkJointThreshold(MarkedAlgorithm, _algorithm("JointThreshold")):  # type: ignore[misc]
+    """SGLang's JointThreshold with the watermark: it also edits what is written."""
 
 
 def _writable(masked: Tensor, states: list[Any]) -> Tensor:
@@ -140,12 +156,16 @@ def _marker(config: Any) -> Marker:
             f"dllmark has no setting {', '.join(sorted(map(str, unknown)))} in the file of "
             f"--dllm-algorithm-config: there are {', '.join(sorted(SETTINGS))}"
         )
-    delta = given.get("delta", 2.0)
-    if isinstance(delta, bool) or not isinstance(delta, int | float):
+    delta = given.get("delta")
+    if isinstance(delta, bool) or not isinstance(delta, int | float | None):
         raise DllmarkError("the setting delta of dllmark is a number")
-    tokenizer = load_tokenizer(given["tokenizer"]) if "tokenizer" in given else None
-    strategy = given.get("strategy", "predictive-bidirectional")
-    marker = Marker(given["key"], strategy, delta, tokenizer=tokenizer, mask_id=config.mask_id)
+    marker = Marker(
+        given["key"],
+        given.get("strategy", ENGINE_DEFAULT.name),
+        delta,
+        tokenizer=given.get("tokenizer"),
+        mask_id=config.mask_id,
+    )
     marker.idle = False  # a server may end without having been asked for anything
     logger.info("dllmark marks with key %s", marker.watermark.identity.key_id)
     return marker

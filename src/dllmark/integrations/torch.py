@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marker import Marker
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -18,8 +19,8 @@ from dllmark.relation.tokenizer import AnyTokenizer
 def watermarked(
     model: nn.Module,
     key: Source,
-    strategy: str = "predictive-bidirectional",
-    delta: float = 2.0,
+    strategy: str = ENGINE_DEFAULT.name,
+    delta: float | None = None,
     *,
     tokenizer: AnyTokenizer | None = None,
     mask_id: int | None = None,

@@ -5,29 +5,31 @@ One key then marks both kinds of model, and one detector recognises both.
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marker import Marker, engine
+from dllmark.integrations.marker import Marker, needs
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
+with needs("transformers>=5"):
+    from transformers import LogitsProcessor
 
-def processor(key: Source, delta: float = 2.0, *, tokenizer: AnyTokenizer | None = None) -> Any:
-    """Return a `LogitsProcessor` that adds delta to each token that makes a green pair.
 
-        model.generate(**inputs, logits_processor=[processor("my.key")])
+class DllmarkLogitsProcessor(Marker, LogitsProcessor):
+    """A `LogitsProcessor` that adds delta to each token that makes a green pair.
 
-    `processor.biased` counts the tokens; `processor.check()` raises if there was none.
+        model.generate(**inputs, logits_processor=[DllmarkLogitsProcessor("my.key")])
+
+    `biased` counts the tokens; `check()` raises if there was none.
     """
-    return _processor_class()(key, "kgw", delta, tokenizer=tokenizer)
 
+    def __init__(
+        self, key: Source, delta: float | None = None, *, tokenizer: AnyTokenizer | None = None
+    ) -> None:
+        super().__init__(key, "kgw", delta, tokenizer=tokenizer)
 
-class _Processor(Marker):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return the scores [B, V] of the next token, biased by the last of input_ids [B, L]."""
         self.idle = False
@@ -44,10 +46,3 @@ class _Processor(Marker):
         next_one, this = torch.zeros_like(left)[:, None], torch.ones_like(left, dtype=torch.bool)
         self.mark_block(left, this, next_one, ~this[:, None], biased[:, None], this[:, None])
         return biased
-
-
-@functools.cache
-def _processor_class() -> type:
-    """Return the subclass, made when it is first needed, so that importing this is cheap."""
-    base = engine("transformers", "transformers>=5").LogitsProcessor
-    return type("DllmarkLogitsProcessor", (_Processor, base), {})
