@@ -39,36 +39,56 @@ def test_the_key_file_that_the_documentation_shows_is_one(tmp_path):
     assert key.tokenizer == dllmark.load_tokenizer("embedded").id
 
 
-def test_every_public_name_is_there_and_described():
+def test_every_public_name_is_there_described_and_completed():
+    assert {*dllmark.__all__, "__version__"} <= {*dir(dllmark)}
     for name in dllmark.__all__:
         assert getattr(dllmark, name).__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = dllmark.nonsense
 
 
-def test_detection_works_where_torch_is_not_installed():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from dllmark import Detector, WatermarkKey, load_tokenizer, DllmarkError\n"
-        "key = WatermarkKey.generate(load_tokenizer('embedded').id)\n"
-        "print(Detector(key).detect('a few words').verdict.value)\n"
-        "try:\n"
-        "    from dllmark import Watermark\n"
-        "except DllmarkError as error:\n"
-        "    print(error)\n"
-    )
+def printed(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "too short",
-        "generating needs torch: pip install 'dllmark[torch]'",
-    ]
+    return done.stdout.splitlines()
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules['torch'] = None
+import dllmark
+"""
+
+
+def test_detection_works_where_torch_is_not_installed():
+    detect = """
+from dllmark import *
+key = WatermarkKey.generate(load_tokenizer('embedded').id)
+print(Detector(key).detect('a few words').verdict.value)
+print('Watermark' in globals(), 'Watermark' in dir(dllmark), hasattr(dllmark, 'Watermark'))
+print([name for name in dllmark.__all__ if not hasattr(dllmark, name)])
+"""
+    assert printed(WITHOUT_TORCH + detect) == ["too short", "False False False", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        ("from dllmark import Watermark", "ImportError"),
+        ("from dllmark import Detector, Watermark", "ImportError"),
+        ("dllmark.Watermark", "AttributeError"),
+        ("from dllmark import Watermark", "dllmark.DllmarkError"),
+        ("dllmark.Watermark", "dllmark.DllmarkError"),
+    ],
+)
+def test_what_needs_torch_says_so_where_it_is_not_installed(use, error):
+    code = f"{WITHOUT_TORCH}try:\n    {use}\nexcept {error} as error:\n    print(error)"
+    assert printed(code) == ["Watermark needs torch: pip install 'dllmark[torch]'"]
 
 
 def test_detection_does_not_load_torch_even_where_it_is_installed():
     code = "import sys, dllmark.detection.detector as _, dllmark.commands.cli as _;"
     code += "print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert printed(code) == ["False"]
 
 
 def test_the_page_of_commands_is_what_the_commands_say(monkeypatch):

@@ -1,12 +1,15 @@
 """Watermark text written by diffusion language models, and recognise it later.
 
 Detection needs numpy and tokenizers only, generation needs torch: each name below is imported when
-it is first asked for, so that one never waits for the other.
+it is first used, so that one never waits for the other. Without torch, the names that need it are
+missing.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,30 +52,44 @@ __all__ = [
     "load_tokenizer",
 ]
 
-_HOME = {
+_LIGHT = {
     "detection.any_key": ("detect_any",),
     "detection.detector": ("Detection", "Detector", "Span", "TokenMark", "Verdict"),
     "errors": ("DllmarkError",),
+    "marking.strategies": ("STRATEGIES", "Strategy"),
     "relation.greenlist": ("BitMatrix", "HashedGreenList", "ReferenceBitmap"),
     "relation.key": ("WatermarkKey",),
+    "relation.tokenizer": ("Tokenizer", "load_tokenizer"),
+}
+_WITH_TORCH = {
+    "marking.watermark": ("Watermark",),
     "models.loading": ("Model", "load_model"),
     "sampling": ("Dream", "Generation", "Llada", "Parallel", "generate"),
-    "relation.tokenizer": ("Tokenizer", "load_tokenizer"),
-    "marking.strategies": ("STRATEGIES", "Strategy"),
-    "marking.watermark": ("Watermark",),
 }
+_HOME = {name: home for home, names in {**_LIGHT, **_WITH_TORCH}.items() for name in names}
+_TORCH = ("torch", "safetensors")
+
+if any(find_spec(package) is None for package in _TORCH):
+    __all__ = [name for name in __all__ if not any(name in names for names in _WITH_TORCH.values())]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from the module that defines it."""
-    home = next((module for module, names in _HOME.items() if name in names), None)
-    if home is None:
+    if name not in _HOME:
         raise AttributeError(f"module 'dllmark' has no attribute {name!r}")
     try:
-        return getattr(import_module(f"dllmark.{home}"), name)
+        return getattr(import_module(f"dllmark.{_HOME[name]}"), name)
     except ModuleNotFoundError as error:
-        from dllmark.errors import DllmarkError
-
-        if error.name not in ("torch", "safetensors"):
+        if error.name not in _TORCH:
             raise
-        raise DllmarkError("generating needs torch: pip install 'dllmark[torch]'") from None
+        from dllmark.errors import MissingNameError, MissingPackageError
+
+        # `hasattr` expects an AttributeError. `from dllmark import name` would replace its message
+        # by one of its own, and lets an ImportError through: importlib looks for the name first.
+        importing = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        missing = MissingPackageError if importing else MissingNameError
+        raise missing(f"{name} needs torch: pip install 'dllmark[torch]'") from None

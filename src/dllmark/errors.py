@@ -33,3 +33,7 @@ class OutputError(DllmarkError):
 
 class MissingPackageError(DllmarkError, ImportError):
     """A package that only this part needs is not installed; the message says how to install it."""
+
+
+class MissingNameError(DllmarkError, AttributeError):
+    """A name is not there because the package that it needs is not installed."""
