@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from samples import marked_text, plain_text
 from scipy import stats
 
-from dllmark.detection.any_key import detect_any
+from dllmark.detection.any_key import AnyKeyDetector, detect_any
 from dllmark.detection.detector import Detector, Verdict
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.greenlist import HashedGreenList, ReferenceBitmap
@@ -300,6 +300,8 @@ def test_an_id_outside_the_vocabulary_is_named(small_key, small_tokenizer, id_):
 def test_one_text_in_place_of_many_is_refused_at_once(key, tokenizer, texts):
     with pytest.raises(InputError, match=r"texts is a list of texts: put a single one in \[ \]"):
         Detector(key, tokenizer).detect_many(texts)
+    with pytest.raises(InputError, match=r"put a single one in \[ \]"):
+        AnyKeyDetector([Detector(key, tokenizer)]).detect_many(texts)
 
 
 def test_what_cannot_be_scored_is_refused_with_a_reason(key, tokenizer, small_tokenizer):

@@ -15,6 +15,7 @@ from dllmark.detection.detector import (
     TextOrIds,
     TokenMark,
     batches,
+    check_several,
     scored_text,
     verdict_for,
 )
@@ -46,6 +47,10 @@ class AnyKeyDetector:
 
         Keys of one tokenizer share its work.
         """
+        check_several(texts)
+        return self._detect_batches(texts)
+
+    def _detect_batches(self, texts: Iterable[str]) -> Iterator[Detection]:
         for batch in batches(map(scored_text, texts)):
             ids = {
                 name: tokenizer.encode_many(batch) for name, tokenizer in self._tokenizers.items()

@@ -144,8 +144,7 @@ class Detector:
         >>> [detection.pairs for detection in Detector(key).detect_many(["Two words", ""])]
         [1, 0]
         """
-        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-            raise InputError("texts is a list of texts: put a single one in [ ]")
+        check_several(texts)
         return (
             detection
             for batch in batches(map(self._prepare, texts))
@@ -314,6 +313,12 @@ def _first_of_run(ordered: NDArray[np.int64]) -> Bools:
     first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return first
+
+
+def check_several(texts: object) -> None:
+    """Raise `InputError` for one text in place of several: its letters would be scored."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise InputError("texts is a list of texts: put a single one in [ ]")
 
 
 def verdict_for(p_value: float, least: float, fpr: float) -> Verdict:
