@@ -63,6 +63,7 @@ def _only(url, requested, complaints):
 @pytest.fixture
 def page(browser, server):
     with opened(browser, server.url) as page:
+        expect(page.locator("html[data-ready]")).to_be_attached()  # fields cannot be focused before
         yield page
 
 
