@@ -40,6 +40,11 @@ def _explained(problem: str) -> Iterator[None]:
         raise InputError(f"{problem}: {error.strerror or error}") from None
 
 
+def others_can_read(file: BinaryIO) -> bool:
+    """Return whether an open file can be read by others than its owner, where that can be told."""
+    return os.name == "posix" and bool(stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077)
+
+
 def input_name(path: str) -> str:
     """Return what messages call a file to read."""
     return "standard input" if path == "-" else path

@@ -10,9 +10,7 @@ import hashlib
 import hmac
 import json
 import math
-import os
 import secrets
-import stat
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from fractions import Fraction
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
-from dllmark.files import atomic_write
+from dllmark.files import atomic_write, others_can_read
 
 SCHEME = "dllmark-1"
 """Names the relation (`prf.py`) and the scoring rules; changes when either does."""
@@ -175,8 +173,7 @@ def _read_private(path: Path) -> bytes:
     """Return a key file's bytes if nobody but its owner can read it."""
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+            if others_can_read(file):
                 raise KeyFileError(
                     f"{path} can be read by other users, so its secret may be known to them: "
                     f"run `chmod 600 {path}`, and make a new key if others used this machine"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from dllmark.errors import InputError
+from dllmark.files import decode, others_can_read, reading
 
 SHORTEST = 16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -43,16 +42,11 @@ def read_tokens(path: Path) -> Tokens:
 
     >>> read_tokens(Path("tokens.txt"))  # doctest: +SKIP
     """
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-                raise InputError(f"{path} can be read by other users: run `chmod 600 {path}`")
-            content = file.read(1 << 20).decode()
-    except OSError as error:
-        raise InputError(f"cannot read the token file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"the token file {path} is not UTF-8 text") from None
+    name = f"the token file {path}"
+    with reading(name), path.open("rb") as file:
+        if others_can_read(file):
+            raise InputError(f"{path} can be read by other users: run `chmod 600 {path}`")
+        content = decode(file.read(1 << 20), name)
     lines = [line.strip() for line in content.splitlines()]
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens or min(map(len, tokens)) < SHORTEST:
