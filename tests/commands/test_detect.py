@@ -1,6 +1,7 @@
 """`detect`: one text, its verdict as the exit status, and what it refuses."""
 
 import io
+import json
 import os
 import re
 import sys
@@ -48,6 +49,19 @@ def test_json_holds_the_evidence_and_no_secret(run, key, key_file, marked):
         "key_id": key.id, "scheme": "dllmark-1", "keys_tried": 1,
     }  # fmt: skip
     assert key.secret.reveal().hex() not in result.out
+
+
+def test_a_line_end_behind_a_text_changes_nothing(run, key_file, other_key, marked, tmp_path):
+    """Shells, editors and JSONL with or without it: all go through one rule."""
+    for keys in (["--key", key_file], ["--key", key_file, "--key", other_key]):
+        options = [*keys, "--json", "--explain", "--spans"]
+        expected = run("detect", *options, stdin=marked).json
+        (tmp_path / "text").write_text(marked + "\r\n")
+        assert run("detect", tmp_path / "text", *options).json == expected
+        assert run("detect", *options, stdin=marked + "\n").json == expected
+        line = json.dumps({"text": marked + " \n\n"})
+        by_line = run("detect", "--jsonl", *options, stdin=line).json
+        assert by_line == {"source": "standard input:1", **expected}
 
 
 def test_a_repeated_pair_counts_once_unless_all_are_asked_for(run, key_file, marked):

@@ -114,7 +114,7 @@ def test_dreams_tokenizer_in_transformers_has_the_fingerprint_of_its_files(tmp_p
 
 
 def test_another_tokenizer_of_transformers_is_refused(door, small_key, fast):
-    with pytest.raises(MismatchError, match="is not the one this key was made for"):
+    with pytest.raises(MismatchError, match=r"is not the one key .* was made for"):
         door(small_key, fast)
 
 

@@ -136,7 +136,10 @@ def key_tokenizers(
     tokenizers = {tokenizer.fingerprint: tokenizer for tokenizer in moved}
     for tokenizer in moved:
         if tokenizer.fingerprint not in {key.tokenizer.fingerprint for key in keys}:
-            keys[0].identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
+            raise MismatchError(
+                f"none of the keys was made for the tokenizer {tokenizer.name}: their fingerprints "
+                "differ, so scores would mean nothing"
+            )
     for key in keys:
         if key.tokenizer.fingerprint in tokenizers:
             continue

@@ -81,8 +81,8 @@ class Identity:
         """Raise `MismatchError` unless this is the tokenizer the watermark was made for."""
         if self.tokenizer not in (fingerprint, ANY_TOKENIZER):
             raise MismatchError(
-                f"the tokenizer {name} is not the one this key was made for: their fingerprints "
-                "differ, so scores would mean nothing"
+                f"the tokenizer {name} is not the one key {self.key_id} was made for: their "
+                "fingerprints differ, so scores would mean nothing"
             )
 
     def check_claim(self, claimed: dict[str, Any]) -> None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dllmark.detection.any_key import key_tokenizers
 from dllmark.detection.detector import Verdict, count_pairs, scored_text
 from dllmark.detection.stats import binomial_tail, z_score
-from dllmark.errors import InputError, MismatchError, TokenizerError
+from dllmark.errors import InputError
 from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import WatermarkKey
-from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
+from dllmark.relation.tokenizer import Tokenizer
 from dllmark.scan.encoding import Encoder
 
 Floats = NDArray[np.float64]
@@ -44,17 +45,15 @@ class Scorer:
             raise InputError("give at least one key")
         if not 0 < fpr < 1:
             raise InputError(f"the false-positive rate lies in (0, 1); got {fpr}")
-        self.keys = list(dict.fromkeys(keys))
+        self.keys = list({key.identity: key for key in keys}.values())
         self.fpr = fpr
-        loaded = {tokenizer.fingerprint: tokenizer for tokenizer in tokenizers}
         self._groups: list[tuple[Encoder, list[int], list[HashedGreenList]]] = []
-        for fingerprint in dict.fromkeys(key.tokenizer.fingerprint for key in self.keys):
+        for fingerprint, tokenizer in key_tokenizers(self.keys, tokenizers).items():
             which = [
                 number
                 for number, key in enumerate(self.keys)
                 if key.tokenizer.fingerprint == fingerprint
             ]
-            tokenizer = loaded.get(fingerprint) or _load(self.keys[which[0]])
             green = [HashedGreenList(self.keys[one], tokenizer.vocab_size) for one in which]
             self._groups.append((Encoder(tokenizer), which, green))
 
@@ -79,17 +78,3 @@ class Scorer:
         return Scores(
             verdict.astype(np.object_), z[best, column], p_value, pairs[best, column], ids[best]
         )
-
-
-def _load(key: WatermarkKey) -> Tokenizer:
-    """Return a key's own tokenizer, if it is still where the key says."""
-    try:
-        tokenizer = load_tokenizer(key.tokenizer.name)
-    except TokenizerError as error:
-        raise TokenizerError(f"{error}. If it was moved, say with --tokenizer where to") from None
-    if tokenizer.fingerprint != key.tokenizer.fingerprint:
-        raise MismatchError(
-            f"the tokenizer {tokenizer.name} is not the one key {key.id} was made for: "
-            "say with --tokenizer where that is"
-        )
-    return tokenizer
