@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 import dllmark.terminal
-from dllmark.sampling import Step
+from dllmark.sampling.texts import Step
 from dllmark.terminal import (
     canvas_view,
     coloured,

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from dllmark.relation.greenlist import BitMatrix, HashedGreenList, ReferenceBitmap
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
-    from dllmark.sampling import Dream, Generation, Llada, Parallel, generate
+    from dllmark.sampling.settings import Dream, Llada, Parallel
+    from dllmark.sampling.texts import Generation, generate
 
 __version__ = "0.1.0"
 
@@ -64,7 +65,8 @@ _LIGHT = {
 _WITH_TORCH = {
     "marking.watermark": ("Watermark",),
     "models.loading": ("Model", "load_model"),
-    "sampling": ("Dream", "Generation", "Llada", "Parallel", "generate"),
+    "sampling.settings": ("Dream", "Llada", "Parallel"),
+    "sampling.texts": ("Generation", "generate"),
 }
 _HOME = {name: home for home, names in {**_LIGHT, **_WITH_TORCH}.items() for name in names}
 _TORCH = ("torch", "safetensors")

@@ -20,7 +20,7 @@ from dllmark.errors import OutputError
 if TYPE_CHECKING:
     from dllmark.detection.detector import Detection
     from dllmark.relation.tokenizer import Tokenizer
-    from dllmark.sampling import Step
+    from dllmark.sampling.texts import Step
 
 ERROR = 2
 """The exit status of an error; others are verdicts."""

@@ -19,7 +19,8 @@ from dllmark.marking.watermark import Watermark
 from dllmark.models.loading import load_model
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.relation.tokenizer import load_tokenizer
-from dllmark.sampling import Dream, Llada, Parallel, generate
+from dllmark.sampling.settings import Dream, Llada, Parallel
+from dllmark.sampling.texts import generate
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

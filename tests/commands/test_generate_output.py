@@ -21,7 +21,8 @@ from dllmark.commands.generate import (
 )
 from dllmark.errors import DllmarkError, InputError, ModelError
 from dllmark.marking.watermark import Watermark
-from dllmark.sampling import Dream, Llada, Parallel, generate
+from dllmark.sampling.settings import Dream, Llada, Parallel
+from dllmark.sampling.texts import generate
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -12,7 +12,7 @@ from dllmark.experiments.lab import Kept, Lab
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.experiments.writing import Local, sampler_of
 from dllmark.models.families import DREAM
-from dllmark.sampling import Dream, Llada
+from dllmark.sampling.settings import Dream, Llada
 
 PROTOCOL = Protocol(samples=6, tokens=16, scored=10, block=8, most_repeats=1.0)
 MARKED = Setting("predictive-bidirectional", temperature=1.0)

@@ -8,12 +8,15 @@ from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError
 from dllmark.marking.watermark import Watermark
 from dllmark.models.transformer import Cache
-from dllmark.sampling import Dream, Llada, Parallel, generate
+from dllmark.sampling.settings import Dream, Llada, Parallel
+from dllmark.sampling.texts import generate
 
 SAMPLERS = {
     "llada": lambda cache: Llada(steps=16, block_length=8, temperature=0.7, cache=cache),
-    "remask": lambda cache: Llada(steps=16, block_length=16, remask=0.3, cache=cache),
-    "parallel": lambda cache: Parallel(block_length=8, threshold=0.3, cache=cache),
+    "remask": lambda cache: Llada(
+        steps=16, block_length=16, remask=0.3, cache=cache, temperature=0
+    ),
+    "parallel": lambda cache: Parallel(block_length=8, threshold=0.3, cache=cache, temperature=0),
 }
 
 
@@ -43,8 +46,10 @@ def test_with_one_layer_nothing_is_approximate(small_tokenizer, name, kept, shif
 
 @pytest.mark.parametrize("kept", ["prefix", "block"])
 def test_a_block_of_one_step_is_written_as_without_a_cache(model, kept):
-    expected = written(model, Llada(steps=4, block_length=8))
-    assert torch.equal(written(model, Llada(steps=4, block_length=8, cache=kept)), expected)
+    expected = written(model, Llada(steps=4, block_length=8, temperature=0))
+    assert torch.equal(
+        written(model, Llada(steps=4, block_length=8, cache=kept, temperature=0)), expected
+    )
 
 
 def test_a_cache_computes_fewer_positions(model, monkeypatch):
@@ -59,7 +64,7 @@ def test_a_cache_computes_fewer_positions(model, monkeypatch):
     whole = {}
     for kept in ("none", "prefix", "block"):
         widths.clear()
-        written(model, Llada(steps=6, block_length=16, cache=kept))
+        written(model, Llada(steps=6, block_length=16, cache=kept, temperature=0))
         whole[kept] = widths.copy()
     every = whole["none"][0]
     assert whole["none"] == [every] * 6

@@ -5,9 +5,9 @@ import torch
 from tiny import PROMPTS, forbid, order_of, padded, scripted_model, steps_of, tiny_model, written
 
 from dllmark.marking.watermark import Watermark
-from dllmark.sampling import Dream
 from dllmark.sampling.choice import highest
 from dllmark.sampling.confidence import confidence, draw, draw_noise, keep_likeliest, temper
+from dllmark.sampling.settings import Dream
 
 ORDERS = ["origin", "maskgit_plus", "topk_margin", "entropy"]
 
@@ -45,7 +45,7 @@ def naive_dream(model, x, attended, start, sampler):
 @pytest.mark.parametrize("order", ORDERS[1:])
 @pytest.mark.parametrize("steps", [1, 7, 16, 32, 50])
 def test_it_writes_what_the_official_sampler_writes(model, order, steps):
-    sampler = Dream(steps=steps, order=order)
+    sampler = Dream(steps=steps, order=order, temperature=0)
     expected = naive_dream(model, *padded(model, PROMPTS, 32), sampler)
     assert torch.equal(written(model, sampler), expected)
 
@@ -54,7 +54,9 @@ def test_orders_differ(small_tokenizer):
     likely = [{5: 0.5, 6: 0.4}, {5: 0.45}, {5: 0.49, 6: 0.48}]
     model = scripted_model(small_tokenizer, likely)
     first = {
-        order: order_of(steps_of(model, Dream(3, order), prompts=["w1"], tokens=3))[0]
+        order: order_of(steps_of(model, Dream(3, order, temperature=0), prompts=["w1"], tokens=3))[
+            0
+        ]
         for order in ORDERS[1:]
     }
     assert first == {"maskgit_plus": 0, "topk_margin": 1, "entropy": 2}
@@ -81,7 +83,7 @@ def test_the_watermark_does_not_decide_which_tokens_come_first(model, small_key,
 
 
 def test_origin_flips_each_mask_by_itself(model):
-    first = steps_of(model, Dream(steps=4), prompts=["w1 w2"] * 16, tokens=64, batch_size=16)[0]
+    first = steps_of(model, Dream(4, "origin"), prompts=["w1 w2"] * 16, tokens=64, batch_size=16)[0]
     counts = first.revealed[:, first.start :].sum(1)
     assert counts.float().mean() == pytest.approx(64 / 4, abs=2)
     assert len(set(counts.tolist())) > 3
@@ -91,7 +93,7 @@ def test_origin_flips_each_mask_by_itself(model):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_last_step_reveals_all_that_is_left(model, order):
-    last = steps_of(model, Dream(steps=3, order=order))[-1]
+    last = steps_of(model, Dream(steps=3, order=order, temperature=0))[-1]
     assert last.number == last.total == 3
     assert last.revealed.all()
 
@@ -116,7 +118,7 @@ def test_the_likeliest_tokens_are_kept_as_dream_keeps_them():
 @pytest.mark.parametrize("limit", [{"top_k": 1}, {"top_p": 1e-6}])
 def test_keeping_one_token_is_temperature_0(model, limit):
     one_step = {"steps": 1, "order": "maskgit_plus"}
-    sure, drawn = Dream(**one_step), Dream(**one_step, temperature=1.0)
+    sure, drawn = (Dream(**one_step, temperature=t) for t in (0, 1.0))
     limited = Dream(**one_step, temperature=1.0, **limit)
     assert torch.equal(written(model, limited), written(model, sure))
     assert not torch.equal(written(model, drawn), written(model, sure))
@@ -153,7 +155,7 @@ def test_no_draw_of_a_place_is_so_unlikely_that_it_stays_masked():
 
 def test_places_are_drawn_by_their_certainty():
     """Without replacement, in proportion to softmax(confidence / alg_temp)."""
-    sampler = Dream(order="maskgit_plus", alg_temp=0.5)
+    sampler = Dream(order="maskgit_plus", alg_temp=0.5, temperature=0)
     p = torch.tensor([0.9, 0.7, 0.5])
     logits = torch.stack([p, 1 - p], -1).log().expand(40_000, 3, 2)
     random = torch.Generator().manual_seed(0)
@@ -165,5 +167,5 @@ def test_places_are_drawn_by_their_certainty():
 
 def test_suppress_end_never_writes_an_end(small_tokenizer):
     model = scripted_model(small_tokenizer, [{1: 0.9}] * 32)
-    assert (written(model, Dream(), prompts=["w1"]) == 1).any()
-    assert not (written(model, Dream(suppress_end=True), prompts=["w1"]) == 1).any()
+    assert (written(model, Dream(temperature=0), prompts=["w1"]) == 1).any()
+    assert not (written(model, Dream(suppress_end=True, temperature=0), prompts=["w1"]) == 1).any()

@@ -21,9 +21,9 @@ from tiny import (
 from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import HashedGreenList
-from dllmark.sampling import Llada
 from dllmark.sampling.confidence import confidence
 from dllmark.sampling.schedule import even_target
+from dllmark.sampling.settings import Llada
 
 
 def nucleus(logits, top_p):
@@ -90,7 +90,7 @@ def naive_llada(model, x, attended, start, sampler, random):
     ids=str,
 )
 def test_it_writes_what_the_official_sampler_writes(model, order, options):
-    sampler = Llada(order=order, **options)
+    sampler = Llada(order=order, **{"temperature": 0, **options})
     expected = naive_llada(model, *padded(model, PROMPTS, 32), sampler, batch_generator(3))
     assert torch.equal(written(model, sampler, seed=3), expected)
 
@@ -127,7 +127,7 @@ def test_only_a_watermark_that_guides_decides_which_tokens_come_first(
 
 @pytest.mark.parametrize("order", ["random", "left_to_right"])
 def test_an_order_that_does_not_ask_for_certainty_is_not_guided(model, small_key, order):
-    sampler = Llada(steps=4, order=order)
+    sampler = Llada(steps=4, order=order, temperature=0)
     guides = Watermark(small_key, "guided-bidirectional", 50.0, tokenizer=model.tokenizer)
     unmarked, marked = steps_of(model, sampler)[0], steps_of(model, sampler, guides)[0]
     assert torch.equal(unmarked.revealed, marked.revealed)
@@ -142,7 +142,7 @@ def test_a_guided_text_begins_with_what_is_green_and_likely(small_tokenizer, sma
     red, good = (ordinary[row[ordinary] == colour][0].item() for colour in (False, True))
     likely = [{red: 0.6, good: 0.3}, {red: 0.55}, {red: 0.5}, {red: 0.45}]
     model = scripted_model(small_tokenizer, likely)
-    sampler = Llada(steps=4, block_length=4)
+    sampler = Llada(steps=4, block_length=4, temperature=0)
     options = {"prompts": ["w1"], "tokens": 4}
     first = {}
     for strategy in ("expected-bidirectional", "guided-bidirectional"):
@@ -180,12 +180,12 @@ def test_tokens_of_one_step_see_their_neighbours_where_the_strategy_takes_turns(
     watermark = Watermark(small_key, strategy, 4.0, tokenizer=model.tokenizer)
     x, _, _ = padded(model, PROMPTS[:1], 32)
     expected = naive_turns(model, x, watermark, each)
-    sampler = Llada(steps=32 // each, block_length=32)
+    sampler = Llada(steps=32 // each, block_length=32, temperature=0)
     assert torch.equal(written(model, sampler, watermark, prompts=PROMPTS[:1]), expected)
 
 
 def test_one_block_is_finished_before_the_next_begins(model):
-    steps = steps_of(model, Llada(steps=8, block_length=8))
+    steps = steps_of(model, Llada(steps=8, block_length=8, temperature=0))
     for step in steps:
         done = step.revealed[:, step.start :].reshape(3, 4, 8).sum(-1).tolist()
         assert done == [[8] * ((step.number - 1) // 2) + [4 * (2 - step.number % 2)]
@@ -195,7 +195,7 @@ def test_one_block_is_finished_before_the_next_begins(model):
 def test_steps_without_a_token_to_reveal_do_not_run_the_model(model, monkeypatch):
     calls, forward = [], model.transformer.forward
     monkeypatch.setattr(model.transformer, "forward", lambda *a: calls.append(1) or forward(*a))
-    steps = steps_of(model, Llada(steps=100, block_length=32))
+    steps = steps_of(model, Llada(steps=100, block_length=32, temperature=0))
     assert len(calls) == 32
     assert [step.number for step in steps] == list(range(1, 101))
 
@@ -219,14 +219,14 @@ def test_end_last_reveals_the_end_after_all_other_tokens(small_tokenizer):
     model = scripted_model(small_tokenizer, likely)
 
     for end_last, order in ((False, [0, 2, 5, 3, 1, 4]), (True, [5, 3, 1, 4, 0, 2])):
-        sampler = Llada(steps=6, block_length=6, end_last=end_last)
+        sampler = Llada(steps=6, block_length=6, end_last=end_last, temperature=0)
         assert order_of(steps_of(model, sampler, prompts=["w1"], tokens=6)) == order
 
 
 @pytest.mark.parametrize("order", ["random", "left_to_right"])
 def test_end_last_holds_in_every_order(small_tokenizer, order):
     model = scripted_model(small_tokenizer, [{END: 0.9}] * 4 + [{9: 0.9}] * 4)
-    sampler = Llada(steps=2, block_length=8, order=order, end_last=True)
+    sampler = Llada(steps=2, block_length=8, order=order, end_last=True, temperature=0)
     halfway = steps_of(model, sampler, prompts=["w1"], tokens=8)[0]
     assert halfway.revealed[0, 1:].tolist() == [False] * 4 + [True] * 4
 

@@ -5,7 +5,7 @@ import torch
 from tiny import END, MASK, PROMPTS, order_of, scripted_model, steps_of, written
 
 from dllmark.marking.watermark import Watermark
-from dllmark.sampling import Llada, Parallel
+from dllmark.sampling.settings import Llada, Parallel
 
 
 def revealed_each_step(steps):
@@ -17,15 +17,15 @@ def test_a_step_reveals_all_above_the_threshold_or_the_most_certain(small_tokeni
     certain = [0.5, 0.95, 0.8, 0.97, 0.6, 0.99, 0.3, 0.2]
     model = scripted_model(small_tokenizer, [{5: p} for p in certain])
     options = {"prompts": ["w1"], "tokens": 8}
-    steps = steps_of(model, Parallel(threshold=0.9, block_length=4), **options)
+    steps = steps_of(model, Parallel(threshold=0.9, block_length=4, temperature=0), **options)
     assert revealed_each_step(steps) == [[1, 3], [2], [0], [5], [4], [6], [7]]
-    steps = steps_of(model, Parallel(threshold=0.55, block_length=8), **options)
+    steps = steps_of(model, Parallel(threshold=0.55, block_length=8, temperature=0), **options)
     assert revealed_each_step(steps) == [[1, 2, 3, 4, 5], [0], [6], [7]]
     assert [(step.number, step.total) for step in steps] == [(i, None) for i in range(1, 5)]
 
 
 def test_rows_of_a_batch_advance_by_themselves(model):
-    sampler = Parallel(threshold=0.3, block_length=16)
+    sampler = Parallel(threshold=0.3, block_length=16, temperature=0)
     together = written(model, sampler)
     for row, prompt in enumerate(PROMPTS):
         alone = written(model, sampler, prompts=[prompt])[0]
@@ -33,18 +33,22 @@ def test_rows_of_a_batch_advance_by_themselves(model):
 
 
 def test_a_threshold_of_1_is_one_token_at_a_time(model):
-    sure = Llada(steps=32, block_length=16)
-    assert torch.equal(written(model, Parallel(1.0, block_length=16)), written(model, sure))
-    assert len(order_of(steps_of(model, Parallel(1.0)))) == 32
+    sure = Llada(steps=32, block_length=16, temperature=0)
+    assert torch.equal(
+        written(model, Parallel(1.0, block_length=16, temperature=0)), written(model, sure)
+    )
+    assert len(order_of(steps_of(model, Parallel(1.0, temperature=0)))) == 32
 
 
 def test_a_lower_threshold_takes_fewer_steps(model):
-    steps = [len(steps_of(model, Parallel(threshold))) for threshold in (0.2, 0.5, 1.0)]
+    steps = [
+        len(steps_of(model, Parallel(threshold, temperature=0))) for threshold in (0.2, 0.5, 1.0)
+    ]
     assert steps[0] < steps[1] < steps[2] == 32
 
 
 def test_the_last_block_may_be_shorter(model):
-    steps = steps_of(model, Parallel(0.5, block_length=12), tokens=20)
+    steps = steps_of(model, Parallel(0.5, block_length=12, temperature=0), tokens=20)
     assert steps[-1].revealed.all()
     assert not (steps[-1].tokens == MASK).any()
 
@@ -61,12 +65,16 @@ def test_a_watermark_of_no_strength_changes_nothing(model, small_key, temperatur
 
 def test_the_watermark_does_not_decide_which_tokens_come_first(model, small_key):
     strong = Watermark(small_key, "predictive-bidirectional", 50.0, tokenizer=model.tokenizer)
-    unmarked, marked = (steps_of(model, Parallel(0.2), mark)[0] for mark in (None, strong))
+    unmarked, marked = (
+        steps_of(model, Parallel(0.2, temperature=0), mark)[0] for mark in (None, strong)
+    )
     assert torch.equal(unmarked.revealed, marked.revealed)
     assert not torch.equal(unmarked.tokens, marked.tokens)
 
 
 def test_suppress_end_never_writes_an_end(small_tokenizer):
     model = scripted_model(small_tokenizer, [{END: 0.95}] * 32)
-    assert (written(model, Parallel(), prompts=["w1"]) == END).any()
-    assert not (written(model, Parallel(suppress_end=True), prompts=["w1"]) == END).any()
+    assert (written(model, Parallel(temperature=0), prompts=["w1"]) == END).any()
+    assert not (
+        written(model, Parallel(suppress_end=True, temperature=0), prompts=["w1"]) == END
+    ).any()

@@ -7,22 +7,24 @@ from tiny import PROMPTS, tiny_model
 from dllmark.detection.detector import Detector
 from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
-from dllmark.sampling import Dream, Llada, Parallel, generate, loop
+from dllmark.sampling import loop
 from dllmark.sampling.recorder import Recorder
+from dllmark.sampling.settings import Dream, Llada, Parallel
+from dllmark.sampling.texts import generate
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SAMPLERS = {
-    "llada": Llada(steps=32, block_length=16),
-    "uneven": Llada(steps=12, block_length=16),
+    "llada": Llada(steps=32, block_length=16, temperature=0),
+    "uneven": Llada(steps=12, block_length=16, temperature=0),
     "random": Llada(steps=16, block_length=8, order="random", temperature=0.7),
-    "remask": Llada(steps=32, block_length=16, remask=0.2),
-    "guided": Llada(steps=16, block_length=16, cfg_scale=1.0),
-    "prefix cache": Llada(steps=32, block_length=16, cache="prefix"),
-    "block cache": Llada(steps=32, block_length=16, cache="block"),
-    "entropy": Dream(steps=16, order="entropy"),
-    "origin": Dream(steps=16, temperature=0.5),
-    "parallel": Parallel(threshold=0.4, block_length=8),
+    "remask": Llada(steps=32, block_length=16, remask=0.2, temperature=0),
+    "guided": Llada(steps=16, block_length=16, cfg_scale=1.0, temperature=0),
+    "prefix cache": Llada(steps=32, block_length=16, cache="prefix", temperature=0),
+    "block cache": Llada(steps=32, block_length=16, cache="block", temperature=0),
+    "entropy": Dream(steps=16, order="entropy", temperature=0),
+    "origin": Dream(steps=16, order="origin", temperature=0.5),
+    "parallel": Parallel(threshold=0.4, block_length=8, temperature=0),
 }
 
 

@@ -1,19 +1,33 @@
 """Texts from prompts: marked and detected, reproducible, cut at their end; errors say why."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny import END, MASK, PAD, PROMPTS, order_of, scripted_model, steps_of, tiny_model
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import END, MASK, PAD, PROMPTS, order_of, scripted_model, steps_of, tiny_model, written
 
 from dllmark.detection.detector import Detector
-from dllmark.errors import DllmarkError, MismatchError
+from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.models.families import EMBEDDED
-from dllmark.sampling import Dream, Llada, Parallel, generate, loop
+from dllmark.sampling import loop
 from dllmark.sampling.confidence import contenders
+from dllmark.sampling.schedule import blocks, steps_in_blocks
+from dllmark.sampling.settings import (
+    MIN_TEMPERATURE,
+    TEMPERATURE,
+    Dream,
+    Llada,
+    Parallel,
+    check_length,
+)
+from dllmark.sampling.texts import generate
 
 WARM = {"temperature": 0.8, "suppress_end": True}
 SAMPLERS = {
@@ -21,7 +35,7 @@ SAMPLERS = {
     "random": Llada(steps=32, order="random", **WARM),
     "remask": Llada(steps=32, remask=0.2, **WARM),
     "guided": Llada(steps=16, block_length=16, cfg_scale=0.5, **WARM),
-    "origin": Dream(steps=16, **WARM),
+    "origin": Dream(steps=16, order="origin", **WARM),
     "entropy": Dream(steps=16, order="entropy", alg_temp=0.2, top_p=0.95, **WARM),
     "parallel": Parallel(threshold=0.6, **WARM),
 }
@@ -78,7 +92,7 @@ def test_a_watermark_is_asked_for_the_chosen_positions_only(small_key, small_tok
     """It is given the logits of their block and of one position more."""
     listening = Listening(small_key, "predictive-bidirectional", tokenizer=small_tokenizer)
     model = scripted_model(small_tokenizer, [{5: p} for p in (0.3, 0.9, 0.5, 0.8, 0.6, 0.4)])
-    generate(model, ["w1"], listening, Llada(4, 3), tokens=6, chat=False)
+    generate(model, ["w1"], listening, Llada(4, 3, temperature=0), tokens=6, chat=False)
     assert listening.asked == [
         ([[2, 3]], [[1, 2, 3, 4]]),
         ([[1]], [[1, 2, 3, 4]]),
@@ -124,7 +138,13 @@ def test_no_two_batches_share_their_noise(model, seeds):
 
 
 @pytest.mark.parametrize(
-    "sampler", [Llada(16, 16), Dream(16, "entropy"), Dream(16, "maskgit_plus"), Parallel(0.5)]
+    "sampler",
+    [
+        Llada(16, 16, temperature=0),
+        Dream(16, "entropy", temperature=0),
+        Dream(16, "maskgit_plus", temperature=0),
+        Parallel(0.5, temperature=0),
+    ],
 )
 def test_a_batch_gives_what_one_by_one_gives(model, mark, sampler):
     together = generate(model, PROMPTS, mark, sampler, tokens=32)
@@ -147,21 +167,21 @@ def test_every_token_is_revealed_in_the_end_and_prompts_never_change(model, mark
 
 
 def test_tokens_appear_out_of_order(model):
-    order = order_of(steps_of(model, Llada(steps=32)))
+    order = order_of(steps_of(model, Llada(steps=32, temperature=0)))
     assert sorted(order) == list(range(32)) != order
-    order = order_of(steps_of(model, Llada(steps=32, order="left_to_right")))
+    order = order_of(steps_of(model, Llada(steps=32, order="left_to_right", temperature=0)))
     assert order == list(range(32))
 
 
 def test_a_step_is_a_copy(model):
-    steps = steps_of(model, Llada(steps=32))
+    steps = steps_of(model, Llada(steps=32, temperature=0))
     assert [int(step.revealed[0, 5:].sum()) for step in steps] == list(range(1, 33))
 
 
 def test_a_text_is_cut_at_its_end(small_tokenizer):
     likely = [{5: 0.9}, {PAD: 0.9}, {6: 0.9}, {END: 0.9}, {7: 0.9}, {8: 0.9}]
     model = scripted_model(small_tokenizer, likely)
-    [text] = generate(model, ["w1"], None, Llada(6, 6), tokens=6, chat=False)
+    [text] = generate(model, ["w1"], None, Llada(6, 6, temperature=0), tokens=6, chat=False)
     assert text.ids == [5, PAD, 6]
     assert text.text == "w2 w3"
 
@@ -169,20 +189,20 @@ def test_a_text_is_cut_at_its_end(small_tokenizer):
 def test_known_left_counts_the_tokens_of_the_text_only(small_tokenizer):
     likely = [{5: 0.9}, {6: 0.7}, {7: 0.8}, {8: 0.95}, {END: 0.85}, {9: 0.6}]
     model = scripted_model(small_tokenizer, likely)
-    [text] = generate(model, ["w1"], None, Llada(6, 6), tokens=6, chat=False)
+    [text] = generate(model, ["w1"], None, Llada(6, 6, temperature=0), tokens=6, chat=False)
     assert text.known_left == 2 / 4  # revealed in the order 3, 0, 4, 2, 1, 5
-    [at_once] = generate(model, ["w1"], None, Llada(1, 6), tokens=6, chat=False)
+    [at_once] = generate(model, ["w1"], None, Llada(1, 6, temperature=0), tokens=6, chat=False)
     assert at_once.known_left == 1 / 4
 
 
 def test_a_text_that_ends_at_once_is_empty(small_tokenizer):
     model = scripted_model(small_tokenizer, [{END: 0.9}] * 4)
-    [text] = generate(model, ["w1"], None, Llada(4, 4), tokens=4, chat=False)
+    [text] = generate(model, ["w1"], None, Llada(4, 4, temperature=0), tokens=4, chat=False)
     assert (text.text, text.ids, text.known_left) == ("", [], 0.0)
 
 
 def test_a_generation_is_plain_json(model, mark):
-    [text] = generate(model, ["w1"], mark, Llada(8, 8), tokens=8)
+    [text] = generate(model, ["w1"], mark, Llada(8, 8, temperature=0), tokens=8)
     record = json.loads(json.dumps(text.to_dict()))
     assert record == {
         "prompt": "w1", "text": text.text, "ids": text.ids, "known_left": text.known_left,
@@ -195,7 +215,7 @@ def test_chat_wraps_the_prompt_in_the_familys_template(tokenizer):
     starts = []
     for chat in (True, False):
         [text] = generate(
-            model, ["Hello there"], None, Llada(1, 4), tokens=4, chat=chat,
+            model, ["Hello there"], None, Llada(1, 4, temperature=0), tokens=4, chat=chat,
             on_step=lambda step: starts.append(step.tokens[0, : step.start].tolist()),
         )  # fmt: skip
         assert text.prompt == "Hello there"
@@ -209,15 +229,15 @@ def test_no_prompts_give_no_texts(model):
 
 def test_the_progress_bar_goes_to_stderr_and_counts_the_steps_of_all_batches(model, capsys):
     options = {"tokens": 32, "batch_size": 2}
-    generate(model, PROMPTS, None, Llada(steps=4), progress=True, **options)
+    generate(model, PROMPTS, None, Llada(steps=4, temperature=0), progress=True, **options)
     out, err = capsys.readouterr()
     assert out == ""
     assert "writing" in err
     assert "100%" in err
     assert "8/8" in err
-    generate(model, PROMPTS, None, Parallel(1.0), progress=True, **options)
+    generate(model, PROMPTS, None, Parallel(1.0, temperature=0), progress=True, **options)
     assert "64/?" in capsys.readouterr().err
-    generate(model, PROMPTS, None, Llada(steps=4), **options)
+    generate(model, PROMPTS, None, Llada(steps=4, temperature=0), **options)
     assert capsys.readouterr().err == ""
 
 
@@ -226,20 +246,27 @@ def test_the_progress_bar_goes_to_stderr_and_counts_the_steps_of_all_batches(mod
     [
         (lambda: Llada(steps=0), "steps is at least 1; got 0"),
         (lambda: Llada(block_length=0), "block_length is at least 1; got 0"),
-        (lambda: Llada(temperature=-1), "temperature is at least 0; got -1"),
-        (lambda: Llada(cfg_scale=float("nan")), "cfg_scale is at least 0; got nan"),
+        (
+            lambda: Llada(temperature=-1),
+            "temperature is 0, which .* got -1",
+        ),
+        (lambda: Llada(cfg_scale=float("nan")), "cfg_scale is from 0 to 100; got nan"),
+        (lambda: Llada(cfg_scale=1e38), "cfg_scale is from 0 to 100; got 1e"),
         (lambda: Llada(order="up"), "no order 'up': choose one of low_confidence, random, left"),
         (lambda: Llada(remask=1.0), r"remask is a share of the tokens, in \[0, 1\); got 1.0"),
         (lambda: Dream(steps=0), "steps is at least 1; got 0"),
         (lambda: Dream(order="random"), "choose one of origin, maskgit_plus, topk_margin, entropy"),
-        (lambda: Dream(temperature=-0.5), "temperature is at least 0; got -0.5"),
+        (lambda: Dream(temperature=-0.5), "temperature is 0, .* got -0.5"),
         (lambda: Dream(top_p=0.0), r"top_p is a probability, in \(0, 1\]; got 0.0"),
         (lambda: Dream(top_k=0), "top_k is at least 1; got 0"),
-        (lambda: Dream(alg_temp=-1), "alg_temp is at least 0; got -1"),
+        (lambda: Dream(alg_temp=-1), "alg_temp is 0, which takes the likeliest, or from .* got -1"),
         (lambda: Dream(eps=0.0), r"eps is the time the schedule ends at, in \(0, 1\); got 0.0"),
         (lambda: Parallel(threshold=0.0), r"threshold is a probability, in \(0, 1\]; got 0.0"),
         (lambda: Parallel(block_length=0), "block_length is at least 1; got 0"),
-        (lambda: Parallel(temperature=-1), "temperature is at least 0; got -1"),
+        (
+            lambda: Parallel(temperature=-1),
+            "temperature is 0, which .* got -1",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_with_a_reason(settings, message):
@@ -252,10 +279,9 @@ def test_wrong_settings_are_refused_with_a_reason(settings, message):
     [
         ({"tokens": 0}, "tokens is how many to write, at least 1; got 0"),
         (
-            {"tokens": 100},
-            "100 tokens do not fill blocks of 32; write 128 tokens, or take other blocks",
+            {"tokens": 100, "sampler": Llada(3)},
+            "100 tokens in blocks of 32 take at least 4 steps, not 3",
         ),
-        ({"sampler": Llada(30)}, "128 tokens in blocks of 32 take 4, 8, 12 … steps, not 30"),
         ({"batch_size": 0}, "batch_size is at least 1 and seed at least 0; got 0 and 0"),
         ({"seed": -1}, "batch_size is at least 1 and seed at least 0; got 8 and -1"),
         ({"prompts": ["w1", " "]}, "prompt 2 is empty: give at least one word"),
@@ -273,7 +299,9 @@ def test_what_cannot_be_generated_is_refused_with_a_reason(model, options, messa
 
 
 def test_the_longest_text_that_fits_is_written(model):
-    [text] = generate(model, ["w1 " * 32], None, Llada(4, suppress_end=True), chat=False)
+    [text] = generate(
+        model, ["w1 " * 32], None, Llada(4, suppress_end=True, temperature=0), chat=False
+    )
     assert len(text.ids) == 128
 
 
@@ -281,3 +309,63 @@ def test_a_watermark_of_another_tokenizer_is_refused(model, key, tokenizer):
     watermark = Watermark(key, tokenizer=tokenizer)
     with pytest.raises(MismatchError, match="is for the tokenizer embedded, but tiny has"):
         generate(model, ["w1"], watermark)
+
+
+@pytest.mark.parametrize("make", [Llada, Dream, Parallel])
+@pytest.mark.parametrize("temperature", [1e-38, 1e-5, 101.0, 1e39, float("inf"), float("nan")])
+def test_a_temperature_that_numbers_cannot_hold_is_refused(make, temperature):
+    with pytest.raises(InputError, match=r"temperature is 0, .* or from 0.0001 to 100; got"):
+        make(temperature=temperature)
+    if make is Dream:
+        with pytest.raises(InputError, match="alg_temp"):
+            make(alg_temp=temperature)
+
+
+@pytest.mark.parametrize("make", [Llada, Dream, Parallel])
+def test_the_lowest_temperature_takes_the_likeliest_tokens(model, make):
+    """Almost always: noise can still tip the scales between two that are as likely."""
+    texts = [written(model, make(temperature=t, block_length=16) if make is not Dream
+             else make(steps=32, temperature=t)) for t in (0, MIN_TEMPERATURE)]  # fmt: skip
+    assert torch.equal(*texts)
+
+
+def test_every_sampler_has_the_same_defaults():
+    assert Llada().temperature == Dream().temperature == Parallel().temperature == TEMPERATURE
+    assert Llada().steps == Dream().steps
+    assert Llada().block_length == Parallel().block_length
+
+
+def test_settings_are_read_without_torch():
+    code = "import sys, dllmark.sampling.settings; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "steps"), [(1, 1), (7, 3), (20, 20), (21, 3), (33, 40), (40, 9)]
+)
+@pytest.mark.parametrize("remask", [0.0, 0.3])
+def test_any_number_of_tokens_is_written_in_any_number_of_steps(model, tokens, steps, remask):
+    sampler = Llada(steps, block_length=16, remask=remask)
+    made = steps_of(model, sampler, tokens=tokens)
+    assert [step.number for step in made] == list(range(1, steps + 1))
+    assert made[-1].tokens.shape[1] == made[-1].start + tokens
+    assert made[-1].revealed.all()
+
+
+@given(tokens=st.integers(1, 300), block=st.integers(1, 64), data=st.data())
+def test_steps_are_shared_out_by_the_length_of_a_block(tokens, block, data):
+    least = -(-tokens // block)
+    sampler = Llada(data.draw(st.integers(least, 2 * tokens + least)), block)
+    check_length(sampler, tokens)
+    stretches = blocks(sampler, 0, tokens)
+    assert [at for stretch in stretches for at in stretch] == list(range(tokens))
+    *full, last = shared = steps_in_blocks(sampler, stretches)
+    assert sum(shared) == sampler.steps
+    assert min(shared) >= 1
+    if full:
+        assert last <= min(full) <= max(full) <= min(full) + 1 or tokens % block == 0
+    if tokens % block == 0 and sampler.steps % len(shared) == 0:
+        assert len(set(shared)) == 1  # as LLaDA's own sampler
+    if sampler.steps == tokens:
+        assert shared == [len(stretch) for stretch in stretches]

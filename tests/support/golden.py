@@ -17,7 +17,7 @@ PROMPT = "Write a story about a dog and a lighthouse."
 SAMPLERS = {
     "llada": Llada(steps=16, temperature=0.8),
     "dream": Dream(steps=16, order="entropy", temperature=0.2, top_p=0.95),
-    "parallel": Parallel(threshold=0.6),
+    "parallel": Parallel(threshold=0.6, temperature=0.0),
 }
 
 TEXT = """The lighthouse keeper climbed the stairs every evening, and every evening he counted

@@ -12,7 +12,7 @@ from torch import nn
 from dllmark.models.families import EMBEDDED
 from dllmark.models.loading import Model
 from dllmark.models.transformer import Config, Transformer
-from dllmark.sampling import generate
+from dllmark.sampling.texts import generate
 
 PAD, END, MASK = 0, 1, 2
 FAMILY = replace(EMBEDDED, chat_message="w30 {content}", chat_reply=" w31")

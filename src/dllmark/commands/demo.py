@@ -23,7 +23,8 @@ def demo() -> None:
     from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import load_model
     from dllmark.relation.key import WatermarkKey
-    from dllmark.sampling import Llada, generate
+    from dllmark.sampling.settings import Llada
+    from dllmark.sampling.texts import generate
 
     out = terminal.out
     model = load_model("embedded")

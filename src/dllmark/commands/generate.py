@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import Model
     from dllmark.relation.key import WatermarkKey
-    from dllmark.sampling import Generation, Sampler
+    from dllmark.sampling.settings import Sampler
+    from dllmark.sampling.texts import Generation
 
 BATCH = 8
 """Texts written together."""
@@ -178,7 +179,7 @@ def make_sampler(
     suppress_end: bool,
 ) -> Sampler:
     """Return a sampler with the settings that it has; one that it lacks is refused."""
-    from dllmark.sampling import Dream, Llada, Parallel
+    from dllmark.sampling.settings import Dream, Llada, Parallel
 
     settings: dict[str, Any] = {
         "temperature": temperature, "top_p": top_p, "suppress_end": suppress_end,
@@ -296,7 +297,7 @@ class TextRun:
         The batches and their seeds are those of a run from the first prompt on, so that a run
         goes on as if it had not been interrupted.
         """
-        from dllmark.sampling import check_prompts, generate
+        from dllmark.sampling.texts import check_prompts, generate
 
         model, watermark = self._load()
         check_prompts(model, prompts, self.tokens, self.chat)

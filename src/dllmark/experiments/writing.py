@@ -15,7 +15,7 @@ from dllmark.relation.key import WatermarkKey
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
-    from dllmark.sampling import Sampler
+    from dllmark.sampling.settings import Sampler
 
 Record = dict[str, Any]
 
@@ -72,7 +72,7 @@ class Local:
 def write_batch(model: Model, batch: Batch) -> list[Record]:
     """Return the texts of one batch as plain JSON values."""
     from dllmark.marking.watermark import Watermark
-    from dllmark.sampling import generate
+    from dllmark.sampling.texts import generate
 
     setting, watermark = batch.setting, None
     if batch.key is not None and setting.strategy is not None:
@@ -92,7 +92,7 @@ def write_batch(model: Model, batch: Batch) -> list[Record]:
 
 def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
     """Return a model's own sampler: Dream's in the order its model card names, and LLaDA's else."""
-    from dllmark.sampling import Dream, Llada
+    from dllmark.sampling.settings import Dream, Llada
 
     steps = protocol.tokens // setting.per_step
     if model.family.name == "Dream":

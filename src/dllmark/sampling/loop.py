@@ -32,7 +32,7 @@ from dllmark.sampling.confidence import (
     temper,
 )
 from dllmark.sampling.recorder import Recorder
-from dllmark.sampling.schedule import at_most, blocks, how_many
+from dllmark.sampling.schedule import at_most, blocks, how_many, steps_in_blocks
 from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
 
 if TYPE_CHECKING:
@@ -89,9 +89,8 @@ def denoise(
     writer = Writer(model, canvas, sampler, watermark, generator)
     number = 0
     stretches = blocks(sampler, canvas.start, canvas.length)
-    for block in stretches:
+    for block, steps in zip(stretches, steps_in_blocks(sampler, stretches), strict=True):
         within = slice(block.start, block.stop)
-        steps = len(block) if isinstance(sampler, Parallel) else sampler.steps // len(stretches)
         fresh = True
         for step, most in enumerate(at_most(sampler, len(block), steps)):
             if isinstance(sampler, Llada) and sampler.remask:

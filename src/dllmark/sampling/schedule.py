@@ -7,29 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dllmark.errors import DllmarkError
 from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
-
-
-def check_length(sampler: Sampler, tokens: int) -> None:
-    """Raise `DllmarkError` unless the sampler can write this many tokens."""
-    if tokens < 1:
-        raise DllmarkError(f"tokens is how many to write, at least 1; got {tokens}")
-    if not isinstance(sampler, Llada):
-        return
-    blocks, left_over = divmod(tokens, sampler.block_length)
-    if left_over:
-        raise DllmarkError(
-            f"LLaDA needs tokens divisible by the block length: {tokens} tokens do not fill "
-            f"blocks of {sampler.block_length}; write {tokens - left_over + sampler.block_length} "
-            "tokens, or take other blocks"
-        )
-    if sampler.steps % blocks:
-        raise DllmarkError(
-            "LLaDA needs steps divisible by the number of blocks: "
-            f"{tokens} tokens in blocks of {sampler.block_length} take "
-            f"{blocks}, {2 * blocks}, {3 * blocks} … steps, not {sampler.steps}"
-        )
 
 
 def blocks(sampler: Sampler, start: int, stop: int) -> list[range]:
@@ -40,6 +18,26 @@ def blocks(sampler: Sampler, start: int, stop: int) -> list[range]:
     """
     size = stop - start if isinstance(sampler, Dream) else sampler.block_length
     return [range(first, min(first + size, stop)) for first in range(start, stop, size)]
+
+
+def steps_in_blocks(sampler: Sampler, stretches: list[range]) -> list[int]:
+    """Return how many steps each of these blocks takes: evenly many, the remainder first.
+
+    The last block may be shorter and then takes fewer, by its length, but at least one. `Parallel`
+    takes at most one step a token.
+
+    >>> sampler = Llada(steps=25, block_length=32)
+    >>> steps_in_blocks(sampler, blocks(sampler, 0, 100))
+    [8, 8, 8, 1]
+    """
+    *full, last = map(len, stretches)
+    if isinstance(sampler, Parallel):
+        return [*full, last]
+    in_last = max(1, sampler.steps * last // (sum(full) + last)) if full else sampler.steps
+    targets = [
+        even_target(sampler.steps - in_last, number, len(full)) for number in range(len(full))
+    ]
+    return [*(after - before for before, after in pairwise([0, *targets])), in_last]
 
 
 def how_many(

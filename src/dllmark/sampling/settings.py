@@ -1,26 +1,44 @@
-"""What a sampler can be told: one frozen dataclass each, checked where it is written."""
+"""What a sampler can be told, and its defaults: a frozen dataclass each, checked where it is made.
+
+Nothing here needs torch: command lines and servers tell the defaults before any model is loaded.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from dllmark.errors import DllmarkError
+from dllmark.errors import DllmarkError, InputError
 
 LladaOrder = Literal["low_confidence", "random", "left_to_right"]
 DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
-Kept = Literal["none", "prefix", "block"]
+CacheMode = Literal["none", "prefix", "block"]
+
+TOKENS = 128
+STEPS = 64
+BLOCK_LENGTH = 32
+TEMPERATURE = 0.8
+"""What is written where nothing else is said, behind every door. At temperature 0 a small model
+soon repeats itself."""
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 100.0
+"""Below the first, float32 has no digits left for the noise beside the logits, and they overflow in
+the end; above the second every token is as likely as any other."""
+
+MAX_GUIDANCE = 100.0
+"""The largest `cfg_scale`; no logit withstands it, and the sum is still a number."""
 
 
 @dataclass(frozen=True)
 class Llada:
     """LLaDA's sampler: block after block, the same number of tokens in each step.
 
-    `order` says which tokens of a block come first. `cfg_scale` strengthens the prompt by a second
-    pass without it. `remask` masks that share of a block's tokens again before each step, at
-    random, so that they are chosen anew. `top_p` draws only from the likeliest tokens, those that
-    reach this probability together. `suppress_end` never ends a text early; `end_last` reveals the
-    tokens that end it after all others of their block.
+    A last block that is shorter gets fewer of the `steps`. `order` says which tokens of a block
+    come first. `cfg_scale` strengthens the prompt by a second pass without it. `remask` masks that
+    share of a block's tokens again before each step, at random, so that they are chosen anew.
+    `top_p` draws only from the likeliest tokens, those that reach this probability together.
+    `suppress_end` never ends a text early; `end_last` reveals the tokens that end it after all
+    others of their block.
 
     `cache` is faster and approximate: within a block, "prefix" computes what stands before it only
     once, "block" also what stands after it.
@@ -29,23 +47,25 @@ class Llada:
     'low_confidence'
     """
 
-    steps: int = 64
-    block_length: int = 32
-    temperature: float = 0.0
+    steps: int = STEPS
+    block_length: int = BLOCK_LENGTH
+    temperature: float = TEMPERATURE
     top_p: float = 1.0
     cfg_scale: float = 0.0
     order: LladaOrder = "low_confidence"
     remask: float = 0.0
     suppress_end: bool = False
     end_last: bool = False
-    cache: Kept = "none"
+    cache: CacheMode = "none"
 
     def __post_init__(self) -> None:
         _at_least(1, steps=self.steps, block_length=self.block_length)
-        _at_least(0, temperature=self.temperature, cfg_scale=self.cfg_scale)
+        check_temperature(self.temperature)
         _a_probability(top_p=self.top_p)
         _one_of("order", self.order, get_args(LladaOrder))
-        _one_of("cache", self.cache, get_args(Kept))
+        _one_of("cache", self.cache, get_args(CacheMode))
+        if not 0 <= self.cfg_scale <= MAX_GUIDANCE:
+            raise InputError(f"cfg_scale is from 0 to {MAX_GUIDANCE:g}; got {self.cfg_scale}")
         if self.cfg_scale and self.cache != "none":
             raise DllmarkError("cfg_scale needs a pass without the prompt: it works without cache")
         if not 0 <= self.remask < 1:
@@ -60,13 +80,13 @@ class Dream:
     probability, by its margin over the second best, or by entropy; `alg_temp` draws the places
     instead of taking the best. `top_p` and `top_k` keep only the likeliest tokens.
 
-    >>> Dream(steps=128, order="entropy", temperature=0.2, top_p=0.95).eps
-    0.001
+    >>> Dream(steps=128, temperature=0.2, top_p=0.95).order
+    'entropy'
     """
 
-    steps: int = 64
-    order: DreamOrder = "origin"
-    temperature: float = 0.0
+    steps: int = STEPS
+    order: DreamOrder = "entropy"
+    temperature: float = TEMPERATURE
     top_p: float = 1.0
     top_k: int | None = None
     alg_temp: float | None = None
@@ -75,12 +95,12 @@ class Dream:
 
     def __post_init__(self) -> None:
         _at_least(1, steps=self.steps)
-        _at_least(0, temperature=self.temperature)
+        check_temperature(self.temperature)
         _one_of("order", self.order, get_args(DreamOrder))
         if self.top_k is not None:
             _at_least(1, top_k=self.top_k)
         if self.alg_temp is not None:
-            _at_least(0, alg_temp=self.alg_temp)
+            check_temperature(self.alg_temp, "alg_temp")
         _a_probability(top_p=self.top_p)
         if not 0 < self.eps < 1:
             raise DllmarkError(f"eps is the time the schedule ends at, in (0, 1); got {self.eps}")
@@ -98,23 +118,51 @@ class Parallel:
     """
 
     threshold: float = 0.9
-    block_length: int = 32
-    temperature: float = 0.0
+    block_length: int = BLOCK_LENGTH
+    temperature: float = TEMPERATURE
     top_p: float = 1.0
     suppress_end: bool = False
-    cache: Kept = "none"
+    cache: CacheMode = "none"
 
     def __post_init__(self) -> None:
         _at_least(1, block_length=self.block_length)
-        _at_least(0, temperature=self.temperature)
-        _one_of("cache", self.cache, get_args(Kept))
+        check_temperature(self.temperature)
+        _one_of("cache", self.cache, get_args(CacheMode))
         _a_probability(threshold=self.threshold, top_p=self.top_p)
 
 
 Sampler = Llada | Dream | Parallel
 
 
-def _at_least(least: int, **values: float) -> None:
+def check_temperature(temperature: float, name: str = "temperature") -> None:
+    """Raise `InputError` unless logits can be divided by the temperature, or it is 0.
+
+    >>> check_temperature(0.8)
+    """
+    if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+        raise InputError(
+            f"{name} is 0, which takes the likeliest, or from {MIN_TEMPERATURE:g} to "
+            f"{MAX_TEMPERATURE:g}; got {temperature}"
+        )
+
+
+def check_length(sampler: Sampler, tokens: int) -> None:
+    """Raise `DllmarkError` unless the sampler can write this many tokens.
+
+    >>> check_length(Llada(steps=4, block_length=32), tokens=100)
+    """
+    if tokens < 1:
+        raise DllmarkError(f"tokens is how many to write, at least 1; got {tokens}")
+    if isinstance(sampler, Llada):
+        blocks = -(-tokens // sampler.block_length)
+        if sampler.steps < blocks:
+            raise DllmarkError(
+                f"LLaDA needs a step for each block: {tokens} tokens in blocks of "
+                f"{sampler.block_length} take at least {blocks} steps, not {sampler.steps}"
+            )
+
+
+def _at_least(least: int, **values: int) -> None:
     """Raise `DllmarkError` unless every value is a number from `least` up."""
     for name, value in values.items():
         if not least <= value < float("inf"):

@@ -16,8 +16,7 @@ from dllmark.errors import DllmarkError, MismatchError
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.tokenizer import Ids
 from dllmark.sampling.loop import Canvas, denoise
-from dllmark.sampling.schedule import check_length
-from dllmark.sampling.settings import Llada, Parallel, Sampler
+from dllmark.sampling.settings import TOKENS, Llada, Parallel, Sampler, check_length
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -75,7 +74,7 @@ def generate(
     watermark: Watermark | None = None,
     sampler: Sampler = LLADA,
     *,
-    tokens: int = 128,
+    tokens: int = TOKENS,
     chat: bool = True,
     seed: int = 0,
     batch_size: int = 8,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dllmark.detection.detector import Detector
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.sampling.settings import MAX_TEMPERATURE, TEMPERATURE, TOKENS, Llada, check_length
 from dllmark.server.detect_api import CoarseEvidence, Evidence, Mark, Text
 from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration
 from dllmark.server.limits import shown_limit
@@ -20,7 +21,7 @@ from dllmark.server.service import Service
 from dllmark.server.streams import Event, EventStream, event, unless_gone
 
 if TYPE_CHECKING:
-    from dllmark.sampling import Generation, Step
+    from dllmark.sampling.texts import Generation, Step
 
     StrategyName = str
 else:
@@ -28,8 +29,6 @@ else:
 
 router = APIRouter(tags=["generation"])
 
-BLOCK = 32
-TEMPERATURE = 0.8
 LARGEST_SEED = 2**53 - 1
 """The largest whole number that every JSON reader keeps."""
 
@@ -55,11 +54,11 @@ class GenerateRequest(BaseModel):
             description="Else the strategy's own.",
         ),
     ] = None
-    temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = TEMPERATURE
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False)] = TEMPERATURE
     top_p: Annotated[
         float, Field(gt=0, le=1, allow_inf_nan=False, description="Draw from the likeliest tokens.")
     ] = 1.0
-    tokens: Annotated[Tokens, Field(description="Up to 32, or a multiple of 32.")] = 128
+    tokens: Tokens = TOKENS
     steps: Annotated[Tokens | None, Field(description="Else half as many as tokens.")] = None
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED, description="Else at random.")] = None
     chat: Annotated[bool, Field(description="false continues the prompt as text.")] = True
@@ -129,13 +128,11 @@ def make_arguments(
 ) -> GenerateArguments:
     """Return what to generate with; what cannot be written raises here, before it waits."""
     from dllmark.marking.watermark import Watermark
-    from dllmark.sampling import Llada, check_prompts
-    from dllmark.sampling.schedule import check_length
+    from dllmark.sampling.texts import check_prompts
 
     assert service.model is not None
     sampler = Llada(
         steps=body.steps or max(1, body.tokens // 2),
-        block_length=min(BLOCK, body.tokens),
         temperature=body.temperature,
         top_p=body.top_p,
         suppress_end=body.suppress_end,

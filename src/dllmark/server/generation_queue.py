@@ -20,7 +20,8 @@ from dllmark.server.refusal import too_many
 if TYPE_CHECKING:
     from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import Model
-    from dllmark.sampling import Generation, Llada, Step
+    from dllmark.sampling.settings import Llada
+    from dllmark.sampling.texts import Generation, Step
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class QueuedGeneration:
 
     def _generate(self) -> list[Generation]:
         """Write the texts, in the model's thread."""
-        from dllmark.sampling import generate
+        from dllmark.sampling.texts import generate
 
         loop = self._task.get_loop()
 

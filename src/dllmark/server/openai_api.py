@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from dllmark.server.generate_api import BLOCK, GenerateRequest, make_arguments
+from dllmark.sampling.settings import TOKENS
+from dllmark.server.generate_api import GenerateRequest, make_arguments
 from dllmark.server.generation_queue import QueuedGeneration
 from dllmark.server.openai_models import (
     ChatRequest,
@@ -31,7 +32,7 @@ from dllmark.server.service import Service
 from dllmark.server.streams import Event, EventStream, event, unless_gone
 
 if TYPE_CHECKING:
-    from dllmark.sampling import Generation, Step
+    from dllmark.sampling.texts import Generation, Step
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -62,7 +63,7 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     service: Service = request.app.state.service
     assert service.model is not None
     prompt = service.model.family.conversation([message.turn for message in body.messages])
-    tokens = body.max_completion_tokens or body.max_tokens or 128
+    tokens = body.max_completion_tokens or body.max_tokens or TOKENS
     return await _answer(request, body, [prompt], tokens, chat=True)
 
 
@@ -80,7 +81,7 @@ async def _answer(
     prompts = [prompt for prompt in prompts for _ in range(body.n)]
     settings = GenerateRequest(
         prompt=prompts[0],
-        tokens=tokens if tokens <= BLOCK else -(-tokens // BLOCK) * BLOCK,
+        tokens=tokens,
         temperature=body.temperature,
         top_p=body.top_p or 1.0,
         seed=body.seed,
@@ -170,18 +171,14 @@ class Answer:
         )
         for ids, revealed in rows:
             known = revealed.index(False) if False in revealed else len(ids)
-            length = min(known, self._tokens)
-            end = next((at for at in range(length) if ids[at] in self._ends), length)
+            end = next((at for at in range(known) if ids[at] in self._ends), known)
             texts.append(self._tokenizer.decode(ids[:end]).rstrip("\ufffd"))
         return texts
 
     def _finished(self, text: Generation) -> FinishedText:
-        """Cut a text that came out longer, because whole blocks are written."""
-        if len(text.ids) < self._tokens:
-            return FinishedText(text.text, len(text.ids), "stop")
-        return FinishedText(
-            self._tokenizer.decode(text.ids[: self._tokens]), self._tokens, "length"
-        )
+        """Say whether a text ended by itself."""
+        ended = len(text.ids) < self._tokens
+        return FinishedText(text.text, len(text.ids), "stop" if ended else "length")
 
     def _used(self, texts: list[FinishedText]) -> dict[str, int]:
         read = sum(len(ids) for ids in self._tokenizer.encode_many(self._prompts))

@@ -6,13 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dllmark.sampling.settings import TEMPERATURE, TOKENS
 from dllmark.server.detect_api import Text
-from dllmark.server.generate_api import (
-    LARGEST_SEED,
-    TEMPERATURE,
-    Tokens,
-    WatermarkIdentity,
-)
+from dllmark.server.generate_api import LARGEST_SEED, Tokens, WatermarkIdentity
 from dllmark.server.limits import shown_limit
 from dllmark.server.refusal import Refusal
 
@@ -78,7 +74,7 @@ class CompletionRequest(TextRequest):
         Text | Annotated[list[Text], Field(json_schema_extra=shown_limit("maxItems", "batch"))],
         Field(min_length=1),
     ]
-    max_tokens: Tokens = 128
+    max_tokens: Tokens = TOKENS
 
 
 class TextPart(BaseModel):
