@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from siphash24 import siphash24
 
 import dllmark.marking.watermark
-from dllmark.errors import DllmarkError
+from dllmark.marking.state import State
 from dllmark.marking.strategies import STRATEGIES
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 
@@ -37,13 +37,13 @@ from kernel_cases import (
     kernels,
     make_watermark,
     same_bits,
-    some_rows,
+    some_positions,
     tl,
     to,
 )
 from triton.runtime import interpreter
 
-if DEVICE == "cpu" and not isinstance(kernels._paint, interpreter.InterpretedFunction):
+if DEVICE == "cpu" and not isinstance(kernels._add_bias, interpreter.InterpretedFunction):
     raise RuntimeError("triton was imported too early for its interpreter: pytest tests src")
 
 pytestmark = [
@@ -70,15 +70,15 @@ def _rounding(monkeypatch):
 def small_blocks(monkeypatch):
     """Let the small vocabulary have several parts, the last not full."""
     monkeypatch.setattr(kernels, "RANKED_AT_ONCE", 32)
-    monkeypatch.setattr(kernels, "PAINTED_AT_ONCE", 128)
+    monkeypatch.setattr(kernels, "BIASED_AT_ONCE", 128)
 
 
-def by_kernels(watermark, state, contenders=None):
+def by_kernels(watermark, state, reachable=None):
     with pytest.MonkeyPatch.context() as patch:
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
-        patch.setattr(watermark, "_plain", None)  # the kernels or an error
-        return watermark.bias(*to(DEVICE, state), contenders=contenders)
+        patch.setattr(dllmark.marking.watermark, "biased_logits", None)  # the kernels or an error
+        return watermark.bias(*to(DEVICE, state), reachable=reachable)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -89,21 +89,21 @@ def test_every_strategy_and_dtype_at_the_borders(small_blocks, strategy, dtype):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_only_contenders_are_biased(small_blocks, strategy):
-    watermark, state = make_watermark(strategy), some_rows(torch.float32)
+def test_only_reachable_tokens_are_biased(small_blocks, strategy):
+    watermark, state = make_watermark(strategy), some_positions(torch.float32)
     for share in (0.0, 0.01, 0.5):
         rng = torch.Generator().manual_seed(0)
-        some = torch.rand(*state[3].shape, VOCABULARY, generator=rng) < share
-        most = []
+        tokens = torch.rand(*state[3].shape, VOCABULARY, generator=rng) < share
+        gains = []
 
-        def contenders(gain, some=some, most=most):
-            most.append(gain.cpu())
-            return some.to(gain.device)
+        def reachable(gain, tokens=tokens, gains=gains):
+            gains.append(gain.cpu())
+            return tokens.to(gain.device)
 
-        biased = by_kernels(watermark, state, contenders)
-        assert same_bits(biased, watermark.bias(*state, contenders))
-        assert same_bits(*most)
-        assert (biased.cpu() == watermark.bias(*state))[some].all()
+        biased = by_kernels(watermark, state, reachable)
+        assert same_bits(biased, watermark.bias(*state, reachable))
+        assert same_bits(*gains)
+        assert (biased.cpu() == watermark.bias(*state))[tokens].all()
 
 
 @pytest.mark.parametrize("make_state", STATES[1:])
@@ -129,24 +129,24 @@ def test_a_vocabulary_of_several_parts_of_the_size_that_is_used(strategy):
     dtype=st.sampled_from(DTYPES),
     gamma=st.floats(0.01, 0.99),
     delta=st.floats(0, 50),
-    candidates=st.integers(1, 5),
+    top_k=st.integers(1, 5),
     listed=st.booleans(),
     forbidden=st.floats(0, 1),
 )
-def test_any_state(seed, shape, strategy, dtype, gamma, delta, candidates, listed, forbidden):
+def test_any_state(seed, shape, strategy, dtype, gamma, delta, top_k, listed, forbidden):
     batch, length, each = shape
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, TOKENS, (batch, length), generator=rng)
     revealed = torch.rand(batch, length, generator=rng) < 0.5
     logits = torch.randn(batch, length, VOCABULARY, generator=rng).mul(4).to(dtype)
     logits[torch.rand(logits.shape, generator=rng) < forbidden] = -torch.inf
-    rows = torch.stack([torch.randperm(length, generator=rng) for _ in range(batch)])
+    covered = torch.stack([torch.randperm(length, generator=rng) for _ in range(batch)])
     if listed:
-        rows = rows[:, : (length + 1) // 2]
-        logits = logits[:, : rows.shape[1]]
-    positions = rows[:, :each].masked_fill(torch.rand(batch, 1, generator=rng) < 0.2, -1)
-    watermark = make_watermark(strategy, gamma=gamma, delta=delta, candidates=candidates)
-    state = (tokens, revealed, logits, positions, rows if listed else None)
+        covered = covered[:, : (length + 1) // 2]
+        logits = logits[:, : covered.shape[1]]
+    positions = covered[:, :each].masked_fill(torch.rand(batch, 1, generator=rng) < 0.2, -1)
+    watermark = make_watermark(strategy, gamma=gamma, delta=delta, top_k=top_k)
+    state = (tokens, revealed, logits, positions, covered if listed else None)
     assert same_bits(by_kernels(watermark, state), watermark.bias(*state))
 
 
@@ -161,27 +161,26 @@ def test_the_hash_is_siphash():
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="a failed check ends the process: see gpu.py")
-def test_what_the_torch_path_refuses_is_refused(monkeypatch):
+def test_the_kernels_refuse_what_a_gpu_alone_can_see(monkeypatch):
     watermark = make_watermark("predictive")
-    tokens, revealed, logits, positions, rows = some_rows(torch.float32)
-    with pytest.raises(DllmarkError, match="not among the rows"):
-        by_kernels(watermark, (tokens, revealed, logits, positions + 1, rows))
+    tokens, revealed, logits, positions, covered = some_positions(torch.float32)
     # Without the check on the host, as on a GPU: the kernels check for themselves.
-    monkeypatch.setattr(dllmark.marking.watermark, "_check_covered", lambda *_: None)
+    monkeypatch.setattr(State, "check_values", lambda _: None)
     builder = interpreter.interpreter_builder
     checking = replace(builder.options, debug=True, sanitize_overflow=False)
     monkeypatch.setattr(builder, "options", checking)
-    with pytest.raises(Exception, match="not among the logits' rows"):
-        by_kernels(watermark, (tokens, revealed, logits, positions + 1, rows))
-    with pytest.raises(Exception, match="not in the vocabulary"):
-        by_kernels(watermark, (tokens + VOCABULARY, revealed, logits, positions, rows))
+    with pytest.raises(Exception, match="not among those of the logits"):
+        by_kernels(watermark, (tokens, revealed, logits, positions + 1, covered))
+    for wrong in (tokens + VOCABULARY, torch.full_like(tokens, -100)):
+        with pytest.raises(Exception, match="outside the vocabulary"):
+            by_kernels(watermark, (wrong, revealed, logits, positions, covered))
 
 
 def test_what_the_kernels_do_not_take_goes_by_torch(monkeypatch):
     state = to(DEVICE, borders(torch.float32))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(kernels, "bias", None)
-    watermark = make_watermark("expected-bidirectional", candidates=70)
+    monkeypatch.setattr(kernels, "biased_logits", None)
+    watermark = make_watermark("expected-bidirectional", top_k=70)
     assert watermark.bias(*state).shape == (4, 2, VOCABULARY)
     watermark = make_watermark("expected-bidirectional")
     assert watermark.bias(*state[:2], state[2].double(), state[3]).dtype == torch.float64
@@ -209,7 +208,7 @@ def test_the_key_shows_nowhere(monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("no launch")
 
-    monkeypatch.setattr(kernels, "_paint", defaultdict(lambda: fail))
+    monkeypatch.setattr(kernels, "_add_bias", defaultdict(lambda: fail))
     with pytest.raises(RuntimeError) as caught:
         by_kernels(watermark, borders(torch.float32))
     below = caught.value.__traceback__.tb_next
@@ -226,7 +225,9 @@ def test_they_compile_for_a_gpu_once_and_without_the_key(tmp_path):
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, check=True, env=environment
     )
-    assert done.stdout.split() == ["_paint", "_rank", "_settle", "_weigh"]
+    assert done.stdout.split() == [
+        "_add_bias", "_collect_terms", "_softmax_sums", "_top_k_entries",
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")

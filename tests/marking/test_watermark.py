@@ -6,6 +6,7 @@ import torch
 from siphash24 import siphash24
 
 import dllmark.marking.bias
+import dllmark.marking.prediction
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.marking.strategies import STRATEGIES
@@ -25,24 +26,24 @@ def green(key, left, right):
     return hashed < int(key.gamma * 2**64)
 
 
-def naive_side(key, strategy, candidates, x, revealed, z, j, colour):
+def naive_side(key, strategy, top_k, x, revealed, z, j, colour):
     """The bias of every token from the neighbour at position j, where colour(u, v) is its pair."""
     if not 0 <= j < len(x):
         return [0.0] * VOCABULARY  # "no constraint at sequence end"
     if revealed[j]:
-        stand_ins = [(int(x[j]), 1.0)]
+        neighbours = [(int(x[j]), 1.0)]
     elif strategy in ("kgw", "bidirectional"):
-        stand_ins = []
+        neighbours = []
     elif strategy in ("predictive", "predictive-bidirectional"):
-        stand_ins = [(int(z[j].argmax()), 1.0)]
+        neighbours = [(int(z[j].argmax()), 1.0)]
     else:
         p = z[j].float().softmax(-1)
-        best = sorted(range(VOCABULARY), key=lambda u: -p[u])[:candidates]
-        stand_ins = [(u, float(p[u])) for u in best]
+        best = sorted(range(VOCABULARY), key=lambda u: -p[u])[:top_k]
+        neighbours = [(u, float(p[u])) for u in best]
     bias = []
     for v in range(VOCABULARY):
         total = 0.0
-        for u, weight in stand_ins:
+        for u, weight in neighbours:
             if u in SPECIAL:
                 continue
             total += weight * (key.gamma if v in SPECIAL else float(colour(u, v)))
@@ -50,12 +51,12 @@ def naive_side(key, strategy, candidates, x, revealed, z, j, colour):
     return bias
 
 
-def naive_logits(key, strategy, candidates, x, revealed, z, i):
+def naive_logits(key, strategy, top_k, x, revealed, z, i):
     """Algorithms 1 to 5: the biased logits of position i."""
-    sides = [naive_side(key, strategy, candidates, x, revealed, z, i - 1,
+    sides = [naive_side(key, strategy, top_k, x, revealed, z, i - 1,
                         lambda u, v: green(key, u, v))]  # fmt: skip
     if "bidirectional" in strategy:
-        sides.append(naive_side(key, strategy, candidates, x, revealed, z, i + 1,
+        sides.append(naive_side(key, strategy, top_k, x, revealed, z, i + 1,
                                 lambda w, v: green(key, v, w)))  # fmt: skip
     return [float(z[i, v]) + DELTA * sum(side[v] for side in sides) for v in range(VOCABULARY)]
 
@@ -80,7 +81,7 @@ def random_state(seed, dtype=torch.float32, batch=3, length=14):
 @pytest.mark.parametrize("seed", range(4))
 def test_the_bias_is_the_papers(small_key, small_tokenizer, strategy, dtype, seed):
     tokens, revealed, logits = random_state(seed, dtype)
-    watermark = Watermark(small_key, strategy, DELTA, candidates=3, tokenizer=small_tokenizer)
+    watermark = Watermark(small_key, strategy, DELTA, top_k=3, tokenizer=small_tokenizer)
     positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
     biased = watermark.bias(tokens, revealed, logits, positions)
     assert biased.dtype == dtype
@@ -93,42 +94,43 @@ def test_the_bias_is_the_papers(small_key, small_tokenizer, strategy, dtype, see
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_only_the_rows_that_are_needed_give_the_same_bias(small_key, small_tokenizer, strategy):
+def test_only_the_logits_that_are_needed_give_the_same_bias(small_key, small_tokenizer, strategy):
     tokens, revealed, logits = random_state(7)
     watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
     positions = torch.tensor([[6, 9], [13, 8], [4, -1]])
-    rows = torch.tensor([[5, 6, 7, 8, 9, 10], [12, 13, 7, 8, 9, 0], [5, 4, 3, 2, 1, 0]])
-    few = watermark.bias(tokens, revealed, logits[torch.arange(3)[:, None], rows], positions, rows)
+    covered = torch.tensor([[5, 6, 7, 8, 9, 10], [12, 13, 7, 8, 9, 0], [5, 4, 3, 2, 1, 0]])
+    some = logits[torch.arange(3)[:, None], covered]
+    few = watermark.bias(tokens, revealed, some, positions, covered)
     full = watermark.bias(tokens, revealed, logits, positions)
     torch.testing.assert_close(few[:2], full[:2])
     torch.testing.assert_close(few[2, 0], full[2, 0])
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_contenders_get_the_same_bias_as_among_all_tokens(
+def test_reachable_tokens_get_the_same_bias_as_among_all_tokens(
     monkeypatch, tmp_path, small_key, small_tokenizer, strategy
 ):
     tokens, revealed, logits = random_state(11)
     positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
-    contenders = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    reachable = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)) < 0.3
     full = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer).bias(
         tokens, revealed, logits, positions
     )
-    monkeypatch.setattr(dllmark.marking.bias, "HASHED_AT_ONCE", 2 * VOCABULARY)
+    monkeypatch.setattr(dllmark.marking.prediction, "LOGITS_AT_ONCE", 2 * VOCABULARY)
     matrix = BitMatrix.build(HashedGreenList(small_key, VOCABULARY), tmp_path / "m", progress=False)
     for source in (small_key, matrix):
         watermark = Watermark(source, strategy, DELTA, tokenizer=small_tokenizer)
-        most = []
+        gains = []
 
-        def asked(gain, most=most):
-            most.append(gain)
-            return contenders
+        def note(gain, gains=gains):
+            gains.append(gain)
+            return reachable
 
-        some = watermark.bias(tokens, revealed, logits, positions, contenders=asked)
-        assert torch.equal(some[contenders], full[contenders])
+        biased = watermark.bias(tokens, revealed, logits, positions, reachable=note)
+        assert torch.equal(biased[reachable], full[reachable])
         gained = full.double() - logits.double()
-        assert (gained <= most[0][..., None] + 1e-5).all()
-        assert most[0].max() <= 2.0001 * DELTA
+        assert (gained <= gains[0][..., None] + 1e-5).all()
+        assert gains[0].max() <= 2.0001 * DELTA
 
 
 def test_a_neighbour_without_logits_is_not_predicted(small_key, small_tokenizer):
@@ -164,8 +166,8 @@ def test_a_gpu_without_triton_hashes_there_and_gives_the_same_bits(
         watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
         expected = watermark.bias(tokens, revealed, logits, positions)
         with monkeypatch.context() as patch:
-            patch.setattr(dllmark.marking.bias, "_answers_on", lambda ask, device: True)
-            patch.setattr(dllmark.marking.bias, "HASHED_AT_ONCE", 2 * VOCABULARY)
+            patch.setattr(dllmark.marking.bias, "_answers_on", lambda green, device: True)
+            patch.setattr(dllmark.marking.prediction, "LOGITS_AT_ONCE", 2 * VOCABULARY)
             assert torch.equal(watermark.bias(tokens, revealed, logits, positions), expected)
 
 
@@ -203,7 +205,7 @@ def test_one_candidate_is_the_argmax_weighted_by_its_probability(small_key, smal
     logits[0, 0, 9] = 4.0
     positions = torch.tensor([[1]])
     common = {"delta": DELTA, "tokenizer": small_tokenizer}
-    expected = Watermark(small_key, "expected-bidirectional", candidates=1, **common)
+    expected = Watermark(small_key, "expected-bidirectional", top_k=1, **common)
     argmax = Watermark(small_key, "predictive", **common)
     p = logits[0, 0].softmax(-1)[9]
     torch.testing.assert_close(
@@ -230,7 +232,7 @@ def test_the_key_does_not_change_how_likely_a_special_token_is_on_average(
 def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
     key, tokenizer, strategy, order
 ):
-    """A stand-in model of random logits; `kgw` needs the left neighbour, as the paper says."""
+    """Random logits in place of a model; `kgw` needs the left neighbour, as the paper says."""
     rng = np.random.default_rng(0)
     length = 120
     steps = {
@@ -254,26 +256,26 @@ def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_neighbours_are_never_decided_at_once_where_a_strategy_takes_turns(
+def test_neighbours_are_never_decided_at_once_where_a_strategy_has_two_passes(
     small_key, small_tokenizer, strategy
 ):
     watermark = Watermark(small_key, strategy, tokenizer=small_tokenizer)
     step = torch.tensor([[5, 9, 6, 4], [3, 8, -1, -1]])
-    turns = [turn.tolist() for turn in watermark.passes(step)]
+    passes = [positions.tolist() for positions in watermark.passes(step)]
     if strategy in ("expected-bidirectional", "guided-bidirectional"):
-        assert turns == [[[-1, -1, 6, 4], [-1, 8, -1, -1]], [[5, 9, -1, -1], [3, -1, -1, -1]]]
+        assert passes == [[[-1, -1, 6, 4], [-1, 8, -1, -1]], [[5, 9, -1, -1], [3, -1, -1, -1]]]
     else:
-        assert turns == [step.tolist()]  # as in the paper
-    assert [turn.tolist() for turn in watermark.passes(step[:, :1])] == [[[5], [3]]]
+        assert passes == [step.tolist()]  # as in the paper
+    assert [positions.tolist() for positions in watermark.passes(step[:, :1])] == [[[5], [3]]]
 
 
 def test_wrong_settings_are_refused_with_a_reason(key, tokenizer, small_tokenizer):
     with pytest.raises(DllmarkError, match="choose one of kgw"):
         Watermark(key, "sideways")
-    with pytest.raises(DllmarkError, match="at least 0"):
+    with pytest.raises(DllmarkError, match="from 0 to 1000"):
         Watermark(key, delta=-1.0)
-    with pytest.raises(DllmarkError, match="at least 1 candidate"):
-        Watermark(key, "expected-bidirectional", candidates=0)
+    with pytest.raises(DllmarkError, match="top_k of at least 1"):
+        Watermark(key, "expected-bidirectional", top_k=0)
     with pytest.raises(MismatchError, match="fingerprints differ"):
         Watermark(key, tokenizer=small_tokenizer)
     with pytest.raises(DllmarkError, match="pass the model's"):
@@ -282,10 +284,10 @@ def test_wrong_settings_are_refused_with_a_reason(key, tokenizer, small_tokenize
     tokens, revealed = torch.zeros(1, 4, dtype=torch.int64), torch.ones(1, 4, dtype=torch.bool)
     with pytest.raises(MismatchError, match="different models"):
         watermark.bias(tokens, revealed, torch.zeros(1, 4, 100), torch.tensor([[1]]))
-    with pytest.raises(DllmarkError, match="not among the rows"):
+    with pytest.raises(DllmarkError, match="not among those of the logits"):
         few = torch.tensor([[2, 3]])
         watermark.bias(tokens, revealed, torch.zeros(1, 2, 16_384), torch.tensor([[1]]), few)
-    with pytest.raises(DllmarkError, match="say with `rows`"):
+    with pytest.raises(DllmarkError, match="say with `logit_positions`"):
         watermark.bias(tokens, revealed, torch.zeros(1, 2, 16_384), torch.tensor([[1]]))
 
 

@@ -9,6 +9,8 @@ from collections import defaultdict
 
 import torch
 
+from dllmark.marking.state import BiasSettings, State
+from dllmark.marking.strategies import DEFAULT
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 
 SIZE = 126_464
@@ -34,17 +36,20 @@ def step(secret, each, length, covered):
     from dllmark.marking import kernels
     from dllmark.marking.kernel_hash import DeviceKey
 
-    kernels.bias(
-        torch.zeros(1, length, dtype=torch.int64),
-        torch.zeros(1, length, dtype=torch.bool),
-        torch.empty(1, covered, SIZE, dtype=torch.bfloat16),
-        torch.zeros(1, each, dtype=torch.int64),
-        torch.zeros(1, covered, dtype=torch.int64),
-        lambda most: torch.zeros(1, each, SIZE, dtype=torch.bool),
-        key=DeviceKey(WatermarkKey(Secret(secret), 0.5, TokenizerId("", "")), "cpu"),
-        scored=torch.zeros(SIZE, dtype=torch.bool),
-        delta=2.0, gamma=0.5, sides=2, candidates=8, weighted=True,
-    )  # fmt: skip
+    state = State(
+        tokens=torch.zeros(1, length, dtype=torch.int64),
+        revealed=torch.zeros(1, length, dtype=torch.bool),
+        logits=torch.empty(1, covered, SIZE, dtype=torch.bfloat16),
+        positions=torch.zeros(1, each, dtype=torch.int64),
+        logit_positions=torch.zeros(1, covered, dtype=torch.int64),
+        reachable=lambda gain: torch.zeros(1, each, SIZE, dtype=torch.bool),
+    )
+    kernels.biased_logits(
+        state,
+        BiasSettings(DEFAULT, delta=2.0, gamma=0.5, top_k=8),
+        torch.zeros(SIZE, dtype=torch.bool),
+        DeviceKey(WatermarkKey(Secret(secret), 0.5, TokenizerId("", "")), "cpu"),
+    )
 
 
 def compiled_once(work):

@@ -34,7 +34,7 @@ from kernel_cases import (
     hash_by_kernel,
     make_watermark,
     same_bits,
-    some_rows,
+    some_positions,
     to,
     triton,
 )
@@ -50,37 +50,37 @@ TOKENS = 126_349
 
 def check_every_state():
     for strategy in STRATEGIES:
-        for candidates in (3, 64):
-            watermark = make_watermark(strategy, candidates=candidates)
+        for top_k in (3, 64):
+            watermark = make_watermark(strategy, top_k=top_k)
             for make_state in STATES:
                 for dtype in DTYPES:
                     state = make_state(dtype)
                     biased = watermark.bias(*to("cuda", state))
-                    case = f"{strategy}, {make_state.__name__}, {dtype}, {candidates}"
+                    case = f"{strategy}, {make_state.__name__}, {dtype}, {top_k}"
                     assert biased.is_cuda and same_bits(biased, watermark.bias(*state)), case
 
 
 def check_the_vocabulary_of_a_model():
     for strategy in STRATEGIES:
-        watermark = make_watermark(strategy, TOKENS, candidates=8)
+        watermark = make_watermark(strategy, TOKENS, top_k=8)
         for dtype in DTYPES:
             state = borders(dtype, SIZE)
             assert same_bits(watermark.bias(*to("cuda", state)), watermark.bias(*state))
 
 
-def on_its_device(some, most):
-    return some.to(most.device)
+def on_its_device(tokens, gain):
+    return tokens.to(gain.device)
 
 
-def check_contenders():
+def check_reachable_tokens():
     for strategy in STRATEGIES:
-        watermark = make_watermark(strategy, TOKENS, candidates=8)
+        watermark = make_watermark(strategy, TOKENS, top_k=8)
         for dtype in DTYPES:
             state = borders(dtype, SIZE)
-            some = torch.rand(*state[3].shape, SIZE) < 1e-4
-            contenders = functools.partial(on_its_device, some)
-            biased = watermark.bias(*to("cuda", state), contenders)
-            assert same_bits(biased, watermark.bias(*state, contenders))
+            tokens = torch.rand(*state[3].shape, SIZE) < 1e-4
+            reachable = functools.partial(on_its_device, tokens)
+            biased = watermark.bias(*to("cuda", state), reachable)
+            assert same_bits(biased, watermark.bias(*state, reachable))
 
 
 def check_the_hash():
@@ -96,7 +96,7 @@ def check_graphs():
 
 
 def check_that_nothing_waits():
-    state = to("cuda", some_rows(torch.bfloat16))
+    state = to("cuda", some_positions(torch.bfloat16))
     for strategy in STRATEGIES:
         watermark = make_watermark(strategy)
         watermark.bias(*state)
@@ -121,24 +121,24 @@ def check_more_than_2_to_the_31_logits():
     positions = torch.arange(length, device="cuda")[None]
     watermark = make_watermark("predictive-bidirectional", TOKENS)
     last = watermark.bias(tokens, revealed, logits, positions)[:, -3:].cpu()
-    rows = positions[:, -4:].cpu()
-    state = (tokens.cpu(), revealed.cpu(), logits[:, -4:].cpu(), rows[:, 1:], rows)
+    covered = positions[:, -4:].cpu()
+    state = (tokens.cpu(), revealed.cpu(), logits[:, -4:].cpu(), covered[:, 1:], covered)
     assert same_bits(last, watermark.bias(*state))
 
 
 def check_what_is_refused():
     """A check that fails on the GPU ends the process, so another one tries."""
     code = (
-        "import torch; from kernel_cases import make_watermark, some_rows, to\n"
-        "tokens, revealed, logits, positions, rows = to('cuda', some_rows(torch.half))\n"
-        "make_watermark('kgw').bias(tokens, revealed, logits, positions + 1, rows)\n"
+        "import torch; from kernel_cases import make_watermark, some_positions, to\n"
+        "tokens, revealed, logits, positions, covered = to('cuda', some_positions(torch.half))\n"
+        "make_watermark('kgw').bias(tokens, revealed, logits, positions + 1, covered)\n"
         "torch.cuda.synchronize()\n"
     )
     path = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, env=os.environ | {"PYTHONPATH": path}
     )
-    assert done.returncode and b"not among the logits' rows" in done.stderr, done.stderr[-2000:]
+    assert done.returncode and b"not among those of the logits" in done.stderr, done.stderr[-2000:]
 
 
 def check_rotation():
@@ -237,12 +237,12 @@ def by_torch(check):
 def microseconds(watermark, batch, each, revealed_share):
     """The time of one call among many in a graph, in the middle of LLaDA's generation."""
     rng = torch.Generator("cuda").manual_seed(0)
-    rows = torch.arange(250, 283, device="cuda").expand(batch, -1)
+    covered = torch.arange(250, 283, device="cuda").expand(batch, -1)
     tokens = torch.randint(10, TOKENS, (batch, 286), generator=rng, device="cuda")
     revealed = torch.rand(batch, 286, generator=rng, device="cuda") < revealed_share
     logits = torch.randn(batch, 33, SIZE, generator=rng, device="cuda").bfloat16()
-    positions = rows[:, 1 : 3 * each : 3].contiguous()
-    return in_a_graph(lambda: watermark.bias(tokens, revealed, logits, positions, rows))
+    positions = covered[:, 1 : 3 * each : 3].contiguous()
+    return in_a_graph(lambda: watermark.bias(tokens, revealed, logits, positions, covered))
 
 
 def in_a_graph(work):
@@ -268,7 +268,7 @@ def time_it():
     print(f"{'texts x positions, revealed':32}" + "".join(f"{name:>26}" for name in STRATEGIES))
     for batch, each in ((1, 1), (8, 1), (32, 1), (32, 8)):
         for share in (0.0, 1.0):
-            watermarks = [make_watermark(name, TOKENS, candidates=8) for name in STRATEGIES]
+            watermarks = [make_watermark(name, TOKENS, top_k=8) for name in STRATEGIES]
             row = [microseconds(watermark, batch, each, share) for watermark in watermarks]
             name = f"{batch} x {each}, {'all' if share else 'none'}"
             print(f"{name:32}" + "".join(f"{value:26.1f}" for value in row), flush=True)

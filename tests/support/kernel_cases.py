@@ -22,15 +22,15 @@ try:
     import triton
     import triton.language as tl
 
-    from dllmark.marking import kernels
+    from dllmark.marking import kernel_hash, kernels  # noqa: F401 - for tests to import from here
 
     @triton.jit
     def _hash(words, messages, hashes, count: tl.constexpr, block: tl.constexpr):
         place = tl.arange(0, block)
         message = tl.load(messages + place, mask=place < count).to(tl.uint64, bitcast=True)
-        v0, v1 = kernels.word(words, 0), kernels.word(words, 1)
-        v2, v3 = kernels.word(words, 2), kernels.word(words, 3)
-        hashed = kernels.siphash(v0, v1, v2, v3, message).to(tl.int64, bitcast=True)
+        v0, v1 = kernel_hash.word(words, 0), kernel_hash.word(words, 1)
+        v2, v3 = kernel_hash.word(words, 2), kernel_hash.word(words, 3)
+        hashed = kernel_hash.siphash(v0, v1, v2, v3, message).to(tl.int64, bitcast=True)
         tl.store(hashes + place, hashed, mask=place < count)
 finally:
     os.environ.pop("TRITON_INTERPRET", None)  # dllmark looks at it in each call
@@ -63,10 +63,10 @@ def make_tokenizer(size=TOKENS):
     return Tokenizer(json.dumps(definition), f"{size} words")
 
 
-def make_watermark(strategy, size=TOKENS, *, gamma=0.4, delta=1.7, candidates=3):
+def make_watermark(strategy, size=TOKENS, *, gamma=0.4, delta=1.7, top_k=3):
     tokenizer = make_tokenizer(size)
     key = WatermarkKey(Secret(b"\xffsixteen bytes\x80\x01"), gamma, tokenizer.id)
-    return Watermark(key, strategy, delta, candidates=candidates, tokenizer=tokenizer)
+    return Watermark(key, strategy, delta, top_k=top_k, tokenizer=tokenizer)
 
 
 def borders(dtype, size=VOCABULARY, seed=0):
@@ -82,75 +82,75 @@ def borders(dtype, size=VOCABULARY, seed=0):
     return tokens, revealed, logits, positions, None
 
 
-def some_rows(dtype):
-    """Rows in any order, some neighbours not among them, and one row that belongs to nothing."""
+def some_positions(dtype):
+    """Logits in any order, of some neighbours not, and one row that belongs to nothing."""
     tokens, revealed, logits, positions, _ = borders(dtype)
-    rows = torch.tensor([[4, 5, 0, -1], [3, 2, 4, 0], [2, 4, 0, 5], [5, 3, 1, 0]])
-    few = logits[torch.arange(4)[:, None], rows.clamp(min=0)]
-    return tokens, revealed, few, positions, rows
+    covered = torch.tensor([[4, 5, 0, -1], [3, 2, 4, 0], [2, 4, 0, 5], [5, 3, 1, 0]])
+    few = logits[torch.arange(4)[:, None], covered.clamp(min=0)]
+    return tokens, revealed, few, positions, covered
 
 
 def ties(dtype):
     """Many tokens share the first places, some as 0 and some as -0."""
-    tokens, revealed, logits, positions, rows = borders(dtype)
-    return tokens, revealed, (logits / 4).round().clamp(max=0), positions, rows
+    tokens, revealed, logits, positions, covered = borders(dtype)
+    return tokens, revealed, (logits / 4).round().clamp(max=0), positions, covered
 
 
 def infinities(dtype):
     """What a sampler forbids is -inf, up to a row with one token left, and one with none."""
-    tokens, revealed, logits, positions, rows = borders(dtype)
+    tokens, revealed, logits, positions, covered = borders(dtype)
     logits[..., MASK] = logits[..., TOKENS:] = -torch.inf
     logits[0, 1, :] = -torch.inf
     logits[0, 1, 40] = -3.0
     logits[0, 4, :] = -torch.inf
     logits[3, 4, 1:] = -torch.inf
-    return tokens, revealed, logits, positions, rows
+    return tokens, revealed, logits, positions, covered
 
 
 def no_numbers(dtype):
     """Overflow of a model: infinite logits and NaN; nothing hangs, and both paths agree."""
-    tokens, revealed, logits, positions, rows = borders(dtype)
+    tokens, revealed, logits, positions, covered = borders(dtype)
     logits[0, 1, 50:52] = torch.inf
     integers(logits)[0, 4, 33] = -1  # NaN with a sign
     logits[1, 3, :] = torch.nan
     logits[3, 1, 20] = torch.nan
-    return tokens, revealed, logits, positions, rows
+    return tokens, revealed, logits, positions, covered
 
 
 def views(dtype):
-    """Tensors as slices leave them: other strides, expanded rows, 32-bit integers."""
+    """Tensors as slices leave them: other strides, expanded positions, 32-bit integers."""
     tokens, revealed, logits, positions, _ = borders(dtype)
     wide = torch.stack([logits, logits + 1], dim=2).flatten(1, 2)[:, ::2]
-    rows = torch.arange(6, dtype=torch.int32).expand(4, -1)
+    covered = torch.arange(6, dtype=torch.int32).expand(4, -1)
     return (
         tokens.int().T.contiguous().T,
         revealed.repeat_interleave(2, dim=1)[:, ::2],
         wide[:, :6],
         positions.int()[:, :1],
-        rows,
+        covered,
     )
 
 
 def transposed(dtype):
     """Logits whose vocabulary is not their last dimension in memory."""
-    tokens, revealed, logits, positions, rows = borders(dtype)
-    return tokens, revealed, logits.transpose(1, 2).contiguous().transpose(1, 2), positions, rows
+    tokens, revealed, logits, positions, covered = borders(dtype)
+    return tokens, revealed, logits.transpose(1, 2).contiguous().transpose(1, 2), positions, covered
 
 
 def nothing_to_fill(dtype):
-    tokens, revealed, logits, positions, rows = borders(dtype)
-    return tokens, revealed, logits, positions[:, :0], rows
+    tokens, revealed, logits, positions, covered = borders(dtype)
+    return tokens, revealed, logits, positions[:, :0], covered
 
 
 def hash_by_kernel(key, messages):
     """The kernels' hash of 64-bit messages, an int64 tensor."""
     hashes, count = torch.empty_like(messages), len(messages)
-    words = kernels.DeviceKey(key, messages.device).reveal()
+    words = kernel_hash.DeviceKey(key, messages.device).reveal()
     _hash[(1,)](words, messages, hashes, count, triton.next_power_of_2(count))
     return hashes
 
 
-STATES = (borders, some_rows, ties, infinities, no_numbers, views, transposed, nothing_to_fill)
+STATES = (borders, some_positions, ties, infinities, no_numbers, views, transposed, nothing_to_fill)
 
 
 def to(device, state):
@@ -174,7 +174,7 @@ def same_bits(one, other):
 
 def graph_follows_its_inputs(watermark):
     """Capture a call in a CUDA graph, change what it reads, and compare what a replay gives."""
-    places = to("cuda", some_rows(torch.bfloat16))
+    places = to("cuda", some_positions(torch.bfloat16))
     watermark.bias(*places)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -182,7 +182,7 @@ def graph_follows_its_inputs(watermark):
         biased = watermark.bias(*places)
     for seed in range(3):
         rng = torch.Generator().manual_seed(seed)
-        state = some_rows(torch.bfloat16)
+        state = some_positions(torch.bfloat16)
         state[0][:] = torch.randint(0, TOKENS, state[0].shape, generator=rng)
         state[1][:] = torch.rand(state[1].shape, generator=rng) < 0.5
         state[2][:] = torch.randn(state[2].shape, generator=rng)

@@ -33,10 +33,15 @@ BLOCK = 8192
 
 @runtime_checkable
 class GreenList(Protocol):
-    """A keyed colouring of token pairs, over a vocabulary of `vocab_size` tokens."""
+    """A keyed colouring of token pairs, over a vocabulary of `vocab_size` tokens.
+
+    `takes_tensors` says whether it also takes torch tensors, and answers on their device; all take
+    numpy arrays.
+    """
 
     identity: Identity
     vocab_size: int
+    takes_tensors: bool
 
     def pairs(self, left: Tokens, right: Tokens) -> Bools:
         """Return the colour of each pair (True is green)."""
@@ -51,12 +56,12 @@ class GreenList(Protocol):
 class HashedGreenList:
     """The default: every colour comes from the key when it is asked for; nothing is stored.
 
-    Also takes torch tensors, and answers on their device.
-
     >>> green = HashedGreenList(key, vocab_size=16_384)
     >>> bool(green.pairs(np.array([3]), np.array([5]))[0]) == bool(green.rows(np.array([3]))[0, 5])
     True
     """
+
+    takes_tensors = True
 
     def __init__(self, key: WatermarkKey, vocab_size: int) -> None:
         self.identity = key.identity
@@ -105,6 +110,8 @@ class BitMatrix:
 
     >>> matrix = BitMatrix.build(HashedGreenList(key, vocab_size=1000), "m.bits")  # doctest: +SKIP
     """
+
+    takes_tensors = False
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
@@ -186,6 +193,8 @@ class ReferenceBitmap:
     `Detector(ReferenceBitmap(path), tokenizer)`. Its rows are contiguous and its columns are not:
     to generate with it, convert it once with `BitMatrix.build`.
     """
+
+    takes_tensors = False
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
