@@ -67,10 +67,10 @@ def weight_bytes(model: Model) -> int:
     return sum(sizes.values()) - sizes["embedding.weight"]
 
 
-def flops(model: Model, batch: int, rows: int) -> float:
-    """Return the operations of a pass over all positions with the head at some rows of each."""
+def flops(model: Model, batch: int, positions: int) -> float:
+    """Return the operations of a pass over all positions with the head at some of each text."""
     config, length = model.config, PROMPT + TOKENS
     blocks = sum(p.numel() for p in model.transformer.blocks.parameters())
     attention = 4 * length * length * config.width * config.layers
-    head = 2 * rows * config.width * config.vocab_size
+    head = 2 * positions * config.width * config.vocab_size
     return float(batch * (2 * blocks * length + attention + head))

@@ -38,7 +38,7 @@ from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.models.loading import Model
 from dllmark.models.transformer import unfused
-from dllmark.sampling.loop import Canvas, Writer
+from dllmark.sampling.loop import Canvas, Denoiser
 from dllmark.sampling.settings import Llada
 
 CUDA = torch.cuda.is_available()
@@ -46,6 +46,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 FIRST = PROMPT + 4 * BLOCK
 """Where the block that is measured begins: the fifth of eight."""
 
+SAMPLER = Llada(TOKENS, BLOCK, temperature=0)
 WARM_UP, TURNS = 4, 6
 Row = dict[str, float]
 
@@ -119,14 +120,14 @@ def our_step(model: Model, batch: int, watermark: Watermark | None) -> Callable[
     """Return a function that does one step of our sampler."""
     canvas = canvas_of(model, batch, FIRST)
     random = torch.Generator(DEVICE).manual_seed(0)
-    writer = Writer(model, canvas, Llada(TOKENS, BLOCK), watermark, random)
+    denoiser = Denoiser(model, canvas, SAMPLER, watermark, random)
     count = torch.ones(batch, dtype=torch.long, device=DEVICE)
     block = range(FIRST, FIRST + BLOCK)
 
     def work(number: int) -> None:
         if number % BLOCK == 0:
             mask_again(model, canvas)
-        writer.reveal(block, count, most=1, fresh=False)
+        denoiser.reveal(block, count, most=1, fresh=False)
 
     return work
 
@@ -163,10 +164,10 @@ def bias_alone(model: Model, batch: int, watermark: Watermark, *, worst: bool) -
     canvas = canvas_of(model, batch, PROMPT + TOKENS)
     canvas.revealed[:, FIRST:] = False
     random = torch.Generator(DEVICE)
-    writer = Writer(model, canvas, Llada(TOKENS, BLOCK), watermark, random)
-    writer.first.fill_(FIRST)
-    rows = torch.arange(FIRST, FIRST + BLOCK + 1, device=DEVICE).expand(batch, -1)
-    logits = torch.randn(*rows.shape, model.config.vocab_size, device=DEVICE)
+    denoiser = Denoiser(model, canvas, SAMPLER, watermark, random)
+    denoiser.first.fill_(FIRST)
+    covered = torch.arange(FIRST, FIRST + BLOCK + 1, device=DEVICE).repeat(batch, 1)
+    logits = torch.randn(*covered.shape, model.config.vocab_size, device=DEVICE)
     logits[..., :: logits.shape[-1] // 8] = 20.0
     order = FIRST + torch.tensor(np.random.default_rng(0).permutation(BLOCK), device=DEVICE)
     states = []
@@ -174,15 +175,15 @@ def bias_alone(model: Model, batch: int, watermark: Watermark, *, worst: bool) -
         revealed = canvas.revealed.clone()
         revealed[:, order[: 0 if worst else number]] = True
         position = order.new_tensor(FIRST + BLOCK // 2) if worst else order[number]
-        masked = torch.where(revealed[:, FIRST : FIRST + BLOCK], -1, rows[:, :BLOCK])
+        masked = torch.where(revealed[:, FIRST : FIRST + BLOCK], -1, covered[:, :BLOCK])
         states.append((revealed, masked, position.expand(batch, 1)))
 
     def work(_: int) -> None:
         for revealed, masked, position in states:
             canvas.revealed = revealed
             if watermark.strategy.biases_order:
-                writer.lean(masked, logits, None, rows)
-            writer.lean(position, logits, None, rows)
+                denoiser.apply_bias(masked, logits, None, covered)
+            denoiser.apply_bias(position, logits, None, covered)
 
     if CUDA:
         work(0)

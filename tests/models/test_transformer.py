@@ -136,14 +136,14 @@ def test_unattended_tokens_have_no_effect(pair):
 
 
 @torch.inference_mode()
-def test_rows_are_those_of_the_whole_and_only_they_reach_the_head(pair):
+def test_some_logits_are_those_of_the_whole_and_only_they_reach_the_head(pair):
     ours, _, _ = pair
-    rows, seen = torch.tensor([[0, 3, 8], [8, 1, 1]]), []
+    positions, seen = torch.tensor([[0, 3, 8], [8, 1, 1]]), []
     hook = ours.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
-    logits = ours(TOKENS, rows=rows)
+    logits = ours(TOKENS, logit_positions=positions)
     hook.remove()
     assert seen == [(2, 3, 32)]
-    expected = ours(TOKENS).gather(1, rows[..., None].expand(-1, -1, logits.shape[-1]))
+    expected = ours(TOKENS).gather(1, positions[..., None].expand(-1, -1, logits.shape[-1]))
     torch.testing.assert_close(logits, expected)
 
 

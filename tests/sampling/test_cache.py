@@ -27,28 +27,28 @@ def test_a_part_of_the_pass_gives_what_the_whole_gives_if_nothing_else_changed(
     model = tiny_model(small_tokenizer, shifted=shifted)
     tokens, attended, start = padded(model, PROMPTS, 32)
     cache = Cache(model.config, tokens, torch.float32)
-    rows = torch.arange(start, start + 9).expand(len(tokens), -1)
-    whole = model.transformer(tokens, attended, rows, cache)
-    assert torch.equal(whole, model.transformer(tokens, attended, rows))
-    part = model.transformer(tokens, attended, rows, cache, torch.arange(start, start + 9))
+    covered = torch.arange(start, start + 9).expand(len(tokens), -1)
+    whole = model.transformer(tokens, attended, covered, cache)
+    assert torch.equal(whole, model.transformer(tokens, attended, covered))
+    part = model.transformer(tokens, attended, covered, cache, torch.arange(start, start + 9))
     torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kept", ["prefix", "block"])
+@pytest.mark.parametrize("cache", ["prefix", "block"])
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("shifted", [False, True])
-def test_with_one_layer_nothing_is_approximate(small_tokenizer, name, kept, shifted):
+def test_with_one_layer_nothing_is_approximate(small_tokenizer, name, cache, shifted):
     """Keys and values of the first layer depend on their own token alone."""
     model = tiny_model(small_tokenizer, layers=1, shifted=shifted)
     expected = written(model, SAMPLERS[name]("none"))
-    assert torch.equal(written(model, SAMPLERS[name](kept)), expected)
+    assert torch.equal(written(model, SAMPLERS[name](cache)), expected)
 
 
-@pytest.mark.parametrize("kept", ["prefix", "block"])
-def test_a_block_of_one_step_is_written_as_without_a_cache(model, kept):
+@pytest.mark.parametrize("cache", ["prefix", "block"])
+def test_a_block_of_one_step_is_written_as_without_a_cache(model, cache):
     expected = written(model, Llada(steps=4, block_length=8, temperature=0))
     assert torch.equal(
-        written(model, Llada(steps=4, block_length=8, cache=kept, temperature=0)), expected
+        written(model, Llada(steps=4, block_length=8, cache=cache, temperature=0)), expected
     )
 
 
@@ -62,20 +62,20 @@ def test_a_cache_computes_fewer_positions(model, monkeypatch):
 
     monkeypatch.setattr(layer, "forward", counted)
     whole = {}
-    for kept in ("none", "prefix", "block"):
+    for cache in ("none", "prefix", "block"):
         widths.clear()
-        written(model, Llada(steps=6, block_length=16, cache=kept, temperature=0))
-        whole[kept] = widths.copy()
+        written(model, Llada(steps=6, block_length=16, cache=cache, temperature=0))
+        whole[cache] = widths.copy()
     every = whole["none"][0]
     assert whole["none"] == [every] * 6
     assert whole["prefix"] == [every, 32, 32, every, 16, 16]
     assert whole["block"] == [every, 17, 17, every, 16, 16]
 
 
-@pytest.mark.parametrize("kept", ["prefix", "block"])
-def test_a_text_written_with_a_cache_carries_the_mark(model, small_key, kept):
+@pytest.mark.parametrize("cache", ["prefix", "block"])
+def test_a_text_written_with_a_cache_carries_the_mark(model, small_key, cache):
     watermark = Watermark(small_key, delta=6.0, tokenizer=model.tokenizer)
-    sampler = Llada(steps=64, block_length=32, temperature=1.0, cache=kept)
+    sampler = Llada(steps=64, block_length=32, temperature=1.0, cache=cache)
     [text] = generate(model, ["w1 w2"], watermark, sampler, tokens=128, chat=False)
     assert Detector(small_key, model.tokenizer).detect(text.ids).p_value < 1e-4
 

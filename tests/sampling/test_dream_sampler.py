@@ -6,7 +6,7 @@ from tiny import PROMPTS, forbid, order_of, padded, scripted_model, steps_of, ti
 
 from dllmark.marking.watermark import Watermark
 from dllmark.sampling.choice import highest
-from dllmark.sampling.confidence import confidence, draw, draw_noise, keep_likeliest, temper
+from dllmark.sampling.confidence import confidence, draw, draw_noise, keep_likeliest, warp_logits
 from dllmark.sampling.settings import Dream
 
 ORDERS = ["origin", "maskgit_plus", "topk_margin", "entropy"]
@@ -124,11 +124,11 @@ def test_keeping_one_token_is_temperature_0(model, limit):
     assert not torch.equal(written(model, drawn), written(model, sure))
 
 
-def test_tokens_are_drawn_from_the_tempered_distribution():
+def test_tokens_are_drawn_from_the_warped_distribution():
     sampler = Dream(temperature=0.5, top_k=3)
     logits = torch.tensor([0.0, 1.0, 0.5, -2.0]).expand(1, 40_000, 4)
     noise = draw_noise(sampler, logits, torch.Generator().manual_seed(0))
-    drawn = draw(temper(sampler, logits), noise)[0]
+    drawn = draw(warp_logits(sampler, logits), noise)[0]
     expected = torch.tensor([0.0, 2.0, 1.0, -torch.inf]).softmax(-1)
     torch.testing.assert_close(drawn.bincount(minlength=4) / 40_000, expected, atol=0.01, rtol=0)
 

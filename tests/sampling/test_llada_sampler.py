@@ -152,7 +152,7 @@ def test_a_guided_text_begins_with_what_is_green_and_likely(small_tokenizer, sma
     assert first["guided-bidirectional"] != 0  # there it would write what it finds less likely
 
 
-def naive_turns(model, x, watermark, each):
+def naive_passes(model, x, watermark, each):
     """A text of one block, the most certain tokens first; those at odd positions see the others."""
     while (masked := x == MASK).any():
         logits = forbid(model, model.transformer(x))
@@ -174,12 +174,12 @@ def naive_turns(model, x, watermark, each):
 
 @pytest.mark.parametrize("strategy", ["expected-bidirectional", "guided-bidirectional"])
 @pytest.mark.parametrize("each", [1, 4, 16])
-def test_tokens_of_one_step_see_their_neighbours_where_the_strategy_takes_turns(
+def test_tokens_of_one_step_see_their_neighbours_where_the_strategy_has_two_passes(
     model, small_key, each, strategy
 ):
     watermark = Watermark(small_key, strategy, 4.0, tokenizer=model.tokenizer)
     x, _, _ = padded(model, PROMPTS[:1], 32)
-    expected = naive_turns(model, x, watermark, each)
+    expected = naive_passes(model, x, watermark, each)
     sampler = Llada(steps=32 // each, block_length=32, temperature=0)
     assert torch.equal(written(model, sampler, watermark, prompts=PROMPTS[:1]), expected)
 

@@ -24,7 +24,7 @@ def test_a_step_reveals_all_above_the_threshold_or_the_most_certain(small_tokeni
     assert [(step.number, step.total) for step in steps] == [(i, None) for i in range(1, 5)]
 
 
-def test_rows_of_a_batch_advance_by_themselves(model):
+def test_texts_of_a_batch_advance_by_themselves(model):
     sampler = Parallel(threshold=0.3, block_length=16, temperature=0)
     together = written(model, sampler)
     for row, prompt in enumerate(PROMPTS):

@@ -96,7 +96,7 @@ def test_leaving_out_what_cannot_be_drawn_changes_no_text(
     for _ in range(2):
         written = generate(model, PROMPTS, watermark, sampler, tokens=32, chat=False, seed=4)
         texts.append([text.ids for text in written])
-        monkeypatch.setattr(loop, "contenders", lambda *_: None)
+        monkeypatch.setattr(loop, "reachable_tokens", lambda *_: None)
     assert texts[0] == texts[1]
 
 

@@ -18,7 +18,7 @@ from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.models.families import EMBEDDED
 from dllmark.sampling import loop
-from dllmark.sampling.confidence import contenders
+from dllmark.sampling.confidence import reachable_tokens
 from dllmark.sampling.schedule import blocks, steps_in_blocks
 from dllmark.sampling.settings import (
     MIN_TEMPERATURE,
@@ -81,20 +81,20 @@ def test_only_the_left_neighbour_counts_for_kgw(model, small_key):
 
 
 class Listening(Watermark):
-    """Keeps what it is asked."""
+    """Keeps the positions that it is called for, and those of the logits it is given."""
 
-    def bias(self, tokens, revealed, logits, positions, rows=None, contenders=None):
-        self.asked = [*getattr(self, "asked", []), (positions.tolist(), rows.tolist())]
-        assert logits.shape[:2] == rows.shape
-        return super().bias(tokens, revealed, logits, positions, rows, contenders)
+    def bias(self, tokens, revealed, logits, positions, logit_positions=None, reachable=None):
+        call = (positions.tolist(), logit_positions.tolist())
+        self.calls = [*getattr(self, "calls", []), call]
+        return super().bias(tokens, revealed, logits, positions, logit_positions, reachable)
 
 
-def test_a_watermark_is_asked_for_the_chosen_positions_only(small_key, small_tokenizer):
+def test_a_watermark_is_called_for_the_chosen_positions_only(small_key, small_tokenizer):
     """It is given the logits of their block and of one position more."""
     listening = Listening(small_key, "predictive-bidirectional", tokenizer=small_tokenizer)
     model = scripted_model(small_tokenizer, [{5: p} for p in (0.3, 0.9, 0.5, 0.8, 0.6, 0.4)])
     generate(model, ["w1"], listening, Llada(4, 3, temperature=0), tokens=6, chat=False)
-    assert listening.asked == [
+    assert listening.calls == [
         ([[2, 3]], [[1, 2, 3, 4]]),
         ([[1]], [[1, 2, 3, 4]]),
         ([[4, 5]], [[4, 5, 6]]),
@@ -109,14 +109,14 @@ def test_leaving_out_what_cannot_be_drawn_changes_no_text(
 ):
     watermark = Watermark(small_key, strategy, 2.0, tokenizer=model.tokenizer)
     sampler = Llada(steps=16, temperature=temperature)
-    with_some = generate(model, PROMPTS, watermark, sampler, tokens=32)
+    restricted = generate(model, PROMPTS, watermark, sampler, tokens=32)
     left_out = []
 
-    def all_of_them(*asked):
-        left_out.append(int((~contenders(*asked)).sum()))
+    def all_of_them(*arguments):
+        left_out.append(int((~reachable_tokens(*arguments)).sum()))
 
-    monkeypatch.setattr(loop, "contenders", all_of_them)
-    assert generate(model, PROMPTS, watermark, sampler, tokens=32) == with_some
+    monkeypatch.setattr(loop, "reachable_tokens", all_of_them)
+    assert generate(model, PROMPTS, watermark, sampler, tokens=32) == restricted
     assert sum(left_out) > 0
 
 

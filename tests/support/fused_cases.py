@@ -88,9 +88,10 @@ def some_tokens(batch=2, length=9):
 
 
 def logits_of(model, tokens):
-    """All logits of a text, and those of some rows when only its end is computed again."""
+    """All logits of a text, and those of some positions when only its end is computed again."""
     cache = Cache(model.config, tokens, model.embedding.weight.dtype)
     everywhere = model(tokens, cache=cache)
     at = torch.arange(4, tokens.shape[1], device=tokens.device)
-    rows = at[1:].expand(len(tokens), -1)
-    return torch.cat([everywhere, model(tokens.flip(1), rows=rows, cache=cache, at=at)], dim=1)
+    some = at[1:].expand(len(tokens), -1)
+    again = model(tokens.flip(1), logit_positions=some, cache=cache, at=at)
+    return torch.cat([everywhere, again], dim=1)

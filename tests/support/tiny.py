@@ -52,8 +52,8 @@ class Script(nn.Module):
         self.config, self.logits = config, logits
         self.embedding = nn.Embedding(1, 1)
 
-    def forward(self, tokens, attended=None, rows=None, cache=None, at=None):
-        return self.logits[rows - 1].clone()
+    def forward(self, tokens, attended=None, logit_positions=None, cache=None, at=None):
+        return self.logits[logit_positions - 1].clone()
 
 
 def scripted_model(tokenizer, likely):

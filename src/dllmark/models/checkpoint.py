@@ -20,7 +20,7 @@ from dllmark.models.transformer import Config, Transformer
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-Shape = tuple[int, ...]
+TensorShape = tuple[int, ...]
 
 
 def read_text(path: Path) -> str:
@@ -53,8 +53,8 @@ def read_transformer(
     ours = {theirs: ours for ours, theirs in family.parameter_names(config).items()}
     expected = {name: tuple(transformer.get_parameter(ours[name]).shape) for name in ours}
     shapes = {path: _shapes(path) for path in _weight_files(folder)}
-    found = {name: shape for part in shapes.values() for name, shape in part.items()}
-    _check_tensors(folder, family, found, expected)
+    given = {name: shape for part in shapes.values() for name, shape in part.items()}
+    _check_tensors(folder, family, given, expected)
     for path, names in shapes.items():
         with _open(path, device) as tensors:
             for name in names:
@@ -95,7 +95,7 @@ def _open(path: Path, device: torch.device) -> Any:
         ) from None
 
 
-def _shapes(path: Path) -> dict[str, Shape]:
+def _shapes(path: Path) -> dict[str, TensorShape]:
     """Return the shapes a file's header gives, without the tables old checkpoints carry along."""
     with _open(path, torch.device("cpu")) as tensors:
         return {
@@ -106,22 +106,22 @@ def _shapes(path: Path) -> dict[str, Shape]:
 
 
 def _check_tensors(
-    folder: Path, family: Family, found: dict[str, Shape], expected: dict[str, Shape]
+    folder: Path, family: Family, given: dict[str, TensorShape], expected: dict[str, TensorShape]
 ) -> None:
     """Raise `ModelError` unless the tensors are exactly those of the model."""
-    if missing := [name for name in expected if name not in found]:
+    if missing := [name for name in expected if name not in given]:
         raise ModelError(
             f"the weights in {folder} lack {missing[0]} ({len(missing)} tensors missing): "
             "download the model again"
         )
-    if extra := [name for name in found if name not in expected]:
+    if extra := [name for name in given if name not in expected]:
         raise ModelError(
             f"the weights in {folder} have {extra[0]} ({len(extra)} tensors too many), which "
             f"is not in a {family.name} model: it is another architecture"
         )
-    if wrong := [name for name in expected if found[name] != expected[name]]:
+    if wrong := [name for name in expected if given[name] != expected[name]]:
         raise ModelError(
-            f"{wrong[0]} in {folder} has the shape {found[wrong[0]]}, config.json asks for "
+            f"{wrong[0]} in {folder} has the shape {given[wrong[0]]}, config.json asks for "
             f"{expected[wrong[0]]} ({len(wrong)} tensors misshapen): they are of different models"
         )
 

@@ -61,15 +61,15 @@ class Family:
 
     def parameter_names(self, config: Config) -> dict[str, str]:
         """Return the checkpoint's name of every parameter of `Transformer`."""
-        found = {}
+        names = {}
         for ours, theirs in self.names.items():
             if "bias" in ours and not config.qkv_bias:
                 continue
             if ours == "head.weight" and config.tied_head:
                 continue
             numbers = range(config.layers) if "{i}" in ours else [0]
-            found.update({ours.format(i=i): theirs.format(i=i) for i in numbers})
-        return found
+            names.update({ours.format(i=i): theirs.format(i=i) for i in numbers})
+        return names
 
 
 def _two_sides(messages: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

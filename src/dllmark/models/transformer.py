@@ -99,7 +99,7 @@ class Cache:
 
 
 @dataclass
-class Kept:
+class CachedLayer:
     """One layer of a cache, and the positions `at` [P] that are computed now."""
 
     cache: Cache
@@ -144,9 +144,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(
-        self, x: Tensor, rotation: Pair, mask: Tensor | None, kept: Kept | None = None
+        self, x: Tensor, rotation: Pair, mask: Tensor | None, cached: CachedLayer | None = None
     ) -> Tensor:
-        """Mix the positions of [B, L, D]; what is `kept` of other positions takes part."""
+        """Mix the positions of [B, L, D]; what is `cached` of other positions takes part."""
         batch, length, _ = x.shape
 
         def heads(projected: Tensor) -> Tensor:
@@ -154,8 +154,8 @@ class Attention(nn.Module):
 
         turned = rotate(heads(self.query(x)), heads(self.key(x)), rotation)
         query, key, value = (y.transpose(1, 2) for y in (*turned, heads(self.value(x))))
-        if kept is not None:
-            key, value = kept.updated(key, value)
+        if cached is not None:
+            key, value = cached.updated(key, value)
         mixed = scaled_dot_product_attention(
             query,
             key,
@@ -185,24 +185,24 @@ class Block(nn.Module):
         added: Tensor | None,
         rotation: Pair,
         mask: Tensor | None,
-        kept: Kept | None = None,
-        rows: Tensor | None = None,
+        cached: CachedLayer | None = None,
+        needed: Tensor | None = None,
     ) -> Pair:
         """Return the stream [B, L, D] and what is to be added to it, from those of the last block.
 
-        A sum waits for the norm that needs it: a GPU does both in one go. If only some `rows`
-        [B, R] are needed after this block, only these are fed forward, and returned.
+        A sum waits for the norm that needs it: a GPU does both in one go. If only some positions
+        [B, R] are `needed` after this block, only these are fed forward, and returned.
         """
         x, normed = self.attention_norm(x, added)
-        mixed = self.attention(normed, rotation, mask, kept)
-        if rows is not None:
-            x, mixed = pick(x, rows), pick(mixed, rows)
+        mixed = self.attention(normed, rotation, mask, cached)
+        if needed is not None:
+            x, mixed = pick(x, needed), pick(mixed, needed)
         x, normed = self.mlp_norm(x, mixed)
         return x, self.down(swiglu(self.gate(normed), self.up(normed)))
 
 
 class Transformer(nn.Module):
-    """Token ids in, logits for every position (or the rows asked for) out.
+    """Token ids in, logits for every position (or for some) out.
 
     >>> config = Config(vocab_size=50, width=16, layers=1, heads=2, kv_heads=1,
     ...                 mlp_width=32, max_length=8)
@@ -226,11 +226,11 @@ class Transformer(nn.Module):
         self,
         tokens: Tensor,
         attended: Tensor | None = None,
-        rows: Tensor | None = None,
+        logit_positions: Tensor | None = None,
         cache: Cache | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Return the logits [B, L, V], or [B, R, V] of the positions `rows` [B, R].
+        """Return the logits [B, L, V], or [B, R, V] of the `logit_positions` [B, R].
 
         `attended` [B, L] is False at padding, which no position then looks at. With a cache, only
         the positions `at` [P], one after the other, need be computed; the others stay as they were.
@@ -243,22 +243,23 @@ class Transformer(nn.Module):
         rotation = rotary_angles(self.config, at)
         mask = None if attended is None else attended[:, None, None, :]
         if self.config.shifted:
-            rows = everywhere.expand(tokens.shape) if rows is None else rows
-            rows = (rows - 1).clamp(min=0)
-        needed = None if rows is None else rows - at[0]
+            if logit_positions is None:
+                logit_positions = everywhere.expand(tokens.shape)
+            logit_positions = (logit_positions - 1).clamp(min=0)
+        needed = None if logit_positions is None else logit_positions - at[0]
         x, added = self.embedding(tokens.index_select(1, at)), None
         for number, block in enumerate(self.blocks):
-            kept = None if cache is None else Kept(cache, number, at)
+            cached = None if cache is None else CachedLayer(cache, number, at)
             last = number == len(self.blocks) - 1
-            x, added = block(x, added, rotation, mask, kept, needed if last else None)
+            x, added = block(x, added, rotation, mask, cached, needed if last else None)
         _, normed = self.norm(x, added)
         logits: Tensor = self.head(normed)
         return logits
 
 
-def pick(x: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows [B, R] of [B, L, D]."""
-    return x.gather(1, rows[..., None].expand(-1, -1, x.shape[-1]))
+def pick(x: Tensor, positions: Tensor) -> Tensor:
+    """Return the positions [B, R] of [B, L, D]."""
+    return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def rotary_angles(config: Config, at: Tensor) -> Pair:

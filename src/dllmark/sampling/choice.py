@@ -25,14 +25,14 @@ def highest(
     """Return [B, `most`]: the masked places of each row with the highest score, then -1.
 
     They are the first `count` [B], and all whose score is above `enough`. The width of the result
-    is given, not found, so that a GPU need not be waited for.
+    is given, not computed, so that a GPU need not be waited for.
 
     >>> score, masked = torch.tensor([[0.3, 0.9, 0.5]]), torch.tensor([[True, False, True]])
     >>> highest(score, masked, torch.tensor([1]), most=2).tolist()
     [[2, -1]]
     """
     score = score.clamp(min=torch.finfo(score.dtype).min).masked_fill(~masked, -torch.inf)
-    values, places = (found[:, :most] for found in score.sort(descending=True, stable=True))
+    values, places = (one[:, :most] for one in score.sort(descending=True, stable=True))
     rank = torch.arange(most, device=score.device)
     wanted = (rank < count[:, None]) | (values > enough)
     return torch.where(wanted & (values > -torch.inf), places, -1)

@@ -21,8 +21,8 @@ def draw_noise(sampler: Sampler, logits: Tensor, generator: torch.Generator) -> 
     return u.log_().neg_().log_()
 
 
-def temper(sampler: Sampler, logits: Tensor) -> Tensor:
-    """Return the logits of the distribution that a token is drawn from."""
+def warp_logits(sampler: Sampler, logits: Tensor) -> Tensor:
+    """Return the logits after temperature, top_p and top_k: those that a token is drawn from."""
     if sampler.temperature > 0:
         logits = logits / sampler.temperature
     top_k = sampler.top_k if isinstance(sampler, Dream) else None
@@ -43,43 +43,44 @@ def keep_likeliest(logits: Tensor, top_p: float, top_k: int | None) -> Tensor:
     return logits
 
 
-def draw(tempered: Tensor, noise: Tensor | None) -> Tensor:
-    """Return a token for each row of tempered logits: the likeliest after the noise."""
-    return (tempered if noise is None else tempered - noise).argmax(-1)
+def draw(warped: Tensor, noise: Tensor | None) -> Tensor:
+    """Return a token for each row of warped logits: the likeliest after the noise."""
+    return (warped if noise is None else warped - noise).argmax(-1)
 
 
-def contenders(
-    sampler: Sampler, logits: Tensor, noise: Tensor | None, most: Tensor
+def reachable_tokens(
+    sampler: Sampler, logits: Tensor, noise: Tensor | None, gain: Tensor
 ) -> Tensor | None:
-    """Return [..., V]: what `draw` may return once the logits have gained up to `most` [...].
+    """Return [..., V]: what `draw` may return once the logits have gained up to `gain` [...].
 
     None where it could be any: what top_p and top_k leave depends on all logits.
 
-    >>> contenders(Llada(), torch.tensor([1.0, 3.5, 4.0]), None, torch.tensor(2.0)).tolist()
+    >>> greedy, logits = Llada(temperature=0), torch.tensor([1.0, 3.5, 4.0])
+    >>> reachable_tokens(greedy, logits, None, torch.tensor(2.0)).tolist()
     [False, True, True]
     """
     if sampler.top_p < 1 or (isinstance(sampler, Dream) and sampler.top_k is not None):
         return None
-    score = temper(sampler, logits)
+    score = warp_logits(sampler, logits)
     score = score if noise is None else score - noise
-    reach = most / sampler.temperature if sampler.temperature > 0 else most
-    least = score.amax(-1, keepdim=True) - 1.001 * reach[..., None] - 1e-3
-    return ~(score < least)  # NaN contends
+    gain = gain / sampler.temperature if sampler.temperature > 0 else gain
+    least = score.amax(-1, keepdim=True) - 1.001 * gain[..., None] - 1e-3
+    return ~(score < least)  # NaN is reachable
 
 
 def confidence(
     sampler: Sampler,
     logits: Tensor,
-    leaned: Tensor,
+    biased: Tensor,
     noise: Tensor | None,
     ends: Sequence[int],
     generator: torch.Generator,
 ) -> Tensor:
     """Return [B, W]: who comes first, the highest, from the logits [B, W, V] of a block.
 
-    The logits carry no watermark. `leaned` are those that tokens are drawn from: the same, so that
-    the order does not depend on a key, or for a watermark that guides it, the biased ones. How
-    certain the model is of a token is always what it says itself.
+    The logits carry no watermark. `biased` are those that a position's candidate is drawn from: the
+    same, so that the order does not depend on a key, or with the bias of a watermark that biases
+    the order. How certain the model is of a candidate is always what it says itself.
     """
     order = "low_confidence" if isinstance(sampler, Parallel) else sampler.order
     shape, device = logits.shape[:-1], logits.device
@@ -88,9 +89,9 @@ def confidence(
     elif order == "left_to_right":
         score = -torch.arange(shape[1], device=device, dtype=torch.float32).expand(shape)
     else:
-        score = certainty(sampler, order, logits, leaned, noise)
+        score = certainty(sampler, order, logits, biased, noise)
     if isinstance(sampler, Llada) and sampler.end_last:
-        candidates = draw(temper(sampler, leaned), noise)
+        candidates = draw(warp_logits(sampler, biased), noise)
         for end in ends:
             score = score.masked_fill(candidates == end, torch.finfo(score.dtype).min)
     if isinstance(sampler, Dream) and sampler.alg_temp:
@@ -100,20 +101,20 @@ def confidence(
 
 
 def by_candidate(sampler: Sampler) -> bool:
-    """Return whether a sampler asks how certain the token is that it would write at each place."""
+    """Return whether the order depends on the candidate, the token a sampler would write there."""
     return isinstance(sampler, Parallel) or sampler.order in ("low_confidence", "maskgit_plus")
 
 
 def certainty(
-    sampler: Sampler, order: str, logits: Tensor, leaned: Tensor, noise: Tensor | None
+    sampler: Sampler, order: str, logits: Tensor, biased: Tensor, noise: Tensor | None
 ) -> Tensor:
     """Return how certain the model is of each position.
 
     Dream measures it after temperature, top_p and top_k; LLaDA before, and here as a logarithm,
     which tells apart what is almost sure.
     """
-    tempered = temper(sampler, logits)
-    measured = tempered if isinstance(sampler, Dream) else logits
+    warped = warp_logits(sampler, logits)
+    measured = warped if isinstance(sampler, Dream) else logits
     if order == "entropy":
         p = measured.softmax(-1)
         return torch.xlogy(p, p).sum(-1)
@@ -121,6 +122,6 @@ def certainty(
     if order == "topk_margin":
         best_two = (measured.topk(2).values - total).exp()
         return best_two[..., 0] - best_two[..., 1]
-    candidates = draw(tempered if leaned is logits else temper(sampler, leaned), noise)
+    candidates = draw(warped if biased is logits else warp_logits(sampler, biased), noise)
     log_p = (measured.gather(-1, candidates[..., None]) - total)[..., 0]
     return log_p.exp() if order == "maskgit_plus" else log_p

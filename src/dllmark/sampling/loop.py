@@ -1,10 +1,11 @@
 """The denoising loop: look at the whole text, reveal a few tokens, look again.
 
-A step has four parts. The model predicts every masked position of the block. Which positions are
-revealed follows from those predictions as they are, or from what a watermark that guides the order
-would write there. Only the logits of these positions are then leaned towards green pairs, in one
-turn or two. A token is drawn for each, with the noise its candidate was drawn with: a watermark of
-strength 0 changes nothing at all.
+A step has four parts. The model gives logits for the block, and for one position past it, which the
+watermark predicts. Every masked position gets a confidence, from these logits as they are; a
+watermark that biases the order biases them first, to know which token it would write. The most
+confident positions are chosen. Their logits get the watermark's bias, in one pass or in two, and a
+token is drawn for each, with the noise that its candidate was drawn with: a watermark of strength 0
+changes nothing at all.
 
 Inside a step the host never waits for the GPU, and the shapes of all tensors are known before it,
 so that `Recorder` can replay a step it has seen as one CUDA graph.
@@ -26,10 +27,10 @@ from dllmark.sampling.choice import choose
 from dllmark.sampling.confidence import (
     by_candidate,
     confidence,
-    contenders,
     draw,
     draw_noise,
-    temper,
+    reachable_tokens,
+    warp_logits,
 )
 from dllmark.sampling.recorder import Recorder
 from dllmark.sampling.schedule import at_most, blocks, how_many, steps_in_blocks
@@ -63,19 +64,19 @@ class Canvas:
 
 
 @dataclass(frozen=True)
-class Shape:
+class StepShape:
     """What a step's tensors measure: two steps of one shape are the same work.
 
-    width   the positions of the block
-    beyond  1 if there is a position past the block, which the watermark predicts, else 0
-    most    how many tokens a row reveals at most
-    part    how many positions the model computes, from the block's first; None for all of them
+    width     the positions of the block
+    beyond    1 if there is a position past the block, which the watermark predicts, else 0
+    most      how many tokens a text reveals at most
+    computed  how many positions the model computes, from the block's first; None for all of them
     """
 
     width: int
     beyond: int
     most: int
-    part: int | None
+    computed: int | None
 
 
 def denoise(
@@ -86,7 +87,7 @@ def denoise(
     generator: torch.Generator,
 ) -> Iterator[int]:
     """Reveal every token of the canvas; yield after each step its number, from 1."""
-    writer = Writer(model, canvas, sampler, watermark, generator)
+    denoiser = Denoiser(model, canvas, sampler, watermark, generator)
     number = 0
     stretches = blocks(sampler, canvas.start, canvas.length)
     for block, steps in zip(stretches, steps_in_blocks(sampler, stretches), strict=True):
@@ -101,13 +102,13 @@ def denoise(
             count = how_many(sampler, step, steps, masked, generator)
             most = int(count.max()) if most is None else most
             if most:
-                writer.reveal(block, count, most, fresh)
+                denoiser.reveal(block, count, most, fresh)
                 fresh = False
             number += 1
             yield number
 
 
-class Writer:
+class Denoiser:
     """Reveals tokens of one canvas, step by step."""
 
     def __init__(
@@ -120,10 +121,10 @@ class Writer:
     ) -> None:
         self.model, self.canvas, self.sampler = model, canvas, sampler
         self.watermark, self.generator = watermark, generator
-        self.kept = "none" if isinstance(sampler, Dream) else sampler.cache
+        self.cache_mode = "none" if isinstance(sampler, Dream) else sampler.cache
         self.cache = (
             None
-            if self.kept == "none"
+            if self.cache_mode == "none"
             else Cache(model.config, canvas.tokens, model.transformer.embedding.weight.dtype)
         )
         self.recorder = Recorder(generator, enabled=watermark is None or watermark.on_device)
@@ -133,87 +134,92 @@ class Writer:
     def reveal(self, block: range, count: Tensor, most: int, fresh: bool) -> None:
         """Write the `count` [B] tokens of a block that are next; `fresh` is its first step."""
         beyond = int(block.stop < self.canvas.length)
-        part = None
+        computed = None
         if self.cache is not None and not fresh:
-            end = block.stop + beyond if self.kept == "block" else self.canvas.length
-            part = end - block.start
-        shape = Shape(len(block), beyond, most, part)
+            end = block.stop + beyond if self.cache_mode == "block" else self.canvas.length
+            computed = end - block.start
+        shape = StepShape(len(block), beyond, most, computed)
         self.first.fill_(block.start)
         self.count.copy_(count)
         self.recorder.run(shape, lambda: self._step(shape))
 
-    def _step(self, shape: Shape) -> None:
+    def _step(self, shape: StepShape) -> None:
         """Do one step of that shape at `first`, for `count` tokens."""
         canvas, sampler = self.canvas, self.sampler
         # One position past the block too: the watermark predicts the right neighbour of its last.
         at = self.first + torch.arange(shape.width + shape.beyond, device=self.first.device)
-        rows = at.expand(len(canvas.tokens), -1)
-        logits = self._predict(rows, shape.part)
+        covered = at.repeat(len(canvas.tokens), 1)
+        logits = self._predict(covered, shape.computed)
         inside = logits[:, : shape.width]
         noise = draw_noise(sampler, inside, self.generator)
         block = at[: shape.width]
         masked = ~canvas.revealed.index_select(1, block)
-        leaned = inside
+        biased = inside
         if (
             self.watermark is not None
             and self.watermark.strategy.biases_order
             and by_candidate(sampler)
         ):
             everywhere = torch.where(masked, block, -1)
-            leaned = self.lean(everywhere, logits, noise, rows)
-        score = confidence(sampler, inside, leaned, noise, self.model.end_ids, self.generator)
+            biased = self.apply_bias(everywhere, logits, noise, covered)
+        score = confidence(sampler, inside, biased, noise, self.model.end_ids, self.generator)
         places = choose(sampler, score, masked, self.count, shape.most)
 
-        positions = torch.where(places >= 0, places + self.first, -1)
-        for turn in [positions] if self.watermark is None else self.watermark.passes(positions):
-            write(canvas, block, turn, self._decide(turn, logits, noise, rows))
+        chosen = torch.where(places >= 0, places + self.first, -1)
+        for positions in [chosen] if self.watermark is None else self.watermark.passes(chosen):
+            write(canvas, block, positions, self._draw(positions, logits, noise, covered))
 
-    def _decide(
-        self, positions: Tensor, logits: Tensor, noise: Tensor | None, rows: Tensor
+    def _draw(
+        self, positions: Tensor, logits: Tensor, noise: Tensor | None, covered: Tensor
     ) -> Tensor:
         """Return a token for each of the positions [B, K] of the block."""
         if self.watermark is None:
             chosen = self._at(positions, logits)
         else:
-            chosen = self.lean(positions, logits, noise, rows)
-        return draw(
-            temper(self.sampler, chosen), None if noise is None else self._at(positions, noise)
-        )
+            chosen = self.apply_bias(positions, logits, noise, covered)
+        noise = None if noise is None else self._at(positions, noise)
+        return draw(warp_logits(self.sampler, chosen), noise)
 
     def _at(self, positions: Tensor, values: Tensor) -> Tensor:
         """Return the values [B, K, V] at the positions [B, K], of those [B, R, V] of the block."""
         which = torch.arange(len(positions), device=positions.device)[:, None]
         return values[which, (positions - self.first).clamp(min=0)]
 
-    def lean(self, positions: Tensor, logits: Tensor, noise: Tensor | None, rows: Tensor) -> Tensor:
+    def apply_bias(
+        self, positions: Tensor, logits: Tensor, noise: Tensor | None, covered: Tensor
+    ) -> Tensor:
         """Return the logits of the positions [B, K] with the watermark's bias.
 
-        Where hashing is dear, only those that may be drawn get it, which is all that counts: on a
-        CPU, and on a GPU where several tokens stand in for a neighbour.
+        The logits are those of the positions that are `covered` [B, R]. Where hashing is dear, only
+        tokens that may be drawn get the bias, which is all that counts: on a CPU, and on a GPU
+        where several tokens predict a neighbour.
         """
         assert self.watermark is not None
-        canvas, some = self.canvas, None
+        canvas, reachable = self.canvas, None
         if logits.device.type == "cpu" or self.watermark.strategy.prediction == "expectation":
-            beside = None if noise is None else self._at(positions, noise)
-            some = partial(contenders, self.sampler, self._at(positions, logits), beside)
-        return self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, rows, some)
+            here = self._at(positions, logits)
+            noise = None if noise is None else self._at(positions, noise)
+            reachable = partial(reachable_tokens, self.sampler, here, noise)
+        return self.watermark.bias(
+            canvas.tokens, canvas.revealed, logits, positions, covered, reachable
+        )
 
-    def _predict(self, rows: Tensor, part: int | None) -> Tensor:
+    def _predict(self, covered: Tensor, computed: int | None) -> Tensor:
         """Return the model's logits [B, R, V] for some positions, -inf for what must not come.
 
         That is the mask, ids past the tokenizer's, and with `suppress_end` the end of a text.
         """
         model, canvas, sampler = self.model, self.canvas, self.sampler
         at = None
-        if part is not None:
-            at = self.first + torch.arange(part, device=self.first.device)
+        if computed is not None:
+            at = self.first + torch.arange(computed, device=self.first.device)
         logits: Tensor = model.transformer(
-            canvas.tokens, canvas.attended, rows, self.cache, at
+            canvas.tokens, canvas.attended, covered, self.cache, at
         ).float()
         if isinstance(sampler, Llada) and sampler.cfg_scale:
             unprompted = canvas.tokens.clone()
             unprompted[:, : canvas.start] = model.mask_id
-            without = model.transformer(unprompted, canvas.attended, rows).float()
+            without = model.transformer(unprompted, canvas.attended, covered).float()
             logits = without + (sampler.cfg_scale + 1) * (logits - without)
         logits[..., model.mask_id] = -torch.inf
         logits[..., model.tokenizer.vocab_size :] = -torch.inf
@@ -225,11 +231,11 @@ class Writer:
 
 def write(canvas: Canvas, block: Tensor, positions: Tensor, tokens: Tensor) -> None:
     """Put tokens [B, K] at their positions [B, K], which are in the block; -1 takes none."""
-    rows, width = len(tokens), len(block)
+    batch, width = len(tokens), len(block)
     past = torch.where(positions >= 0, positions - block[0], width)  # a column that is cut off
-    new = torch.zeros(rows, width + 1, dtype=torch.bool, device=tokens.device)
+    new = torch.zeros(batch, width + 1, dtype=torch.bool, device=tokens.device)
     new = new.scatter(1, past, True)[:, :width]
-    given = torch.zeros(rows, width + 1, dtype=tokens.dtype, device=tokens.device)
+    given = torch.zeros(batch, width + 1, dtype=tokens.dtype, device=tokens.device)
     given = given.scatter(1, past, tokens)[:, :width]
     left = canvas.revealed.index_select(1, block - 1)
     for tensor, values in (

@@ -1,4 +1,4 @@
-"""From prompts to texts: batches, padding, the loop, and what is kept of its result."""
+"""From prompts to texts: batches, padding, the loop, and what remains of its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LLADA = Llada()
 
 @dataclass(frozen=True)
 class Generation:
-    """One text: what was asked, what was written, and whose mark it carries.
+    """One text: its prompt, what was written, and whose mark it carries.
 
     `ids` are the tokens up to the end of the text. `known_left` is the share of them whose left
     neighbour was already revealed when they were chosen: 1 for a text written left to right.
@@ -116,8 +116,8 @@ def generate(
                 if on_step:
                     now, known = canvas.tokens.clone(), canvas.revealed.clone()
                     on_step(Step(number, total, now, known, canvas.start))
-            asked = prompts[first : first + batch_size]
-            generations += _generations(model, asked, canvas, watermark)
+            batch = prompts[first : first + batch_size]
+            generations += _generations(model, batch, canvas, watermark)
     return generations
 
 
@@ -125,8 +125,8 @@ def check_prompts(model: Model, prompts: Sequence[str], tokens: int, chat: bool)
     """Return the ids of each prompt, or raise `DllmarkError` for one that cannot be used."""
     if isinstance(prompts, str):
         raise DllmarkError("prompts is a list of texts: put a single one in [ ]")
-    asked = [model.family.chat(prompt) if chat else prompt for prompt in prompts]
-    encoded = model.tokenizer.encode_many(asked)
+    templated = [model.family.chat(prompt) if chat else prompt for prompt in prompts]
+    encoded = model.tokenizer.encode_many(templated)
     longest = model.config.max_length
     for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), 1):
         if not prompt.strip():

@@ -54,7 +54,9 @@ class GenerateRequest(BaseModel):
             description="Else the strategy's own.",
         ),
     ] = None
-    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False)] = TEMPERATURE
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False)] = (
+        TEMPERATURE
+    )
     top_p: Annotated[
         float, Field(gt=0, le=1, allow_inf_nan=False, description="Draw from the likeliest tokens.")
     ] = 1.0
