@@ -211,10 +211,9 @@ UNLOADED = {  # arguments that are refused before a model is loaded
     "strategy": (["A", "--key", "k", "--strategy", "magic"], "no strategy 'magic': choose one of"),
     "delta": (["A", "--key", "k", "--delta", "-1"], "from 0 to 1000; got -1.0"),
     "large delta": (["A", "--key", "k", "--delta", "1e39"], "from 0 to 1000; got 1e+39"),
-    "steps": (["A", "--key", "k", "--steps", "30"], "take 4, 8, 12 … steps, not 30"),
-    "tokens": (["A", "--key", "k", "--tokens", "100"], "do not fill blocks of 32; write 128"),
+    "steps": (["A", "--key", "k", "--steps", "3"], "take at least 4 steps, not 3"),
     "no tokens": (["A", "--key", "k", "--tokens", "0"], "at least 1; got 0"),
-    "temperature": (["A", "--key", "k", "--temperature", "nan"], "is at least 0; got nan"),
+    "temperature": (["A", "--key", "k", "--temperature", "1e-38"], "from 0.0001 to 100; got 1e-38"),
     "top-p": (["A", "--key", "k", "--top-p", "0"], "top_p is a probability, in (0, 1]; got 0.0"),
     "order": (["A", "--key", "k", "--order", "up"], "no order 'up': choose one of low_confidence"),
     "no order": (
