@@ -99,7 +99,7 @@ async def _answer(
 
 @dataclass
 class FinishedText:
-    """A finished text, cut at the number of tokens asked for."""
+    """A finished text, and how it ended."""
 
     text: str
     tokens: int
