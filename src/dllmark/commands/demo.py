@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from dllmark import terminal
+from dllmark.sampling.settings import STEPS, TOKENS, Llada
 
 PROMPT = "Write a short story about a lighthouse keeper."
-TOKENS, STEPS = 128, 64
 
 NEXT = """\
 Now try:
@@ -23,7 +23,6 @@ def demo() -> None:
     from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import load_model
     from dllmark.relation.key import WatermarkKey
-    from dllmark.sampling.settings import Llada
     from dllmark.sampling.texts import generate
 
     out = terminal.out

@@ -25,13 +25,23 @@ from dllmark.files import (
     writing,
 )
 from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, check_delta, find_strategy
+from dllmark.sampling.settings import (
+    BLOCK_LENGTH,
+    STEPS,
+    TEMPERATURE,
+    TOKENS,
+    Dream,
+    Llada,
+    Parallel,
+    Sampler,
+    check_length,
+)
 from dllmark.terminal import err, print_json, print_text, step_bar, watched
 
 if TYPE_CHECKING:
     from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import Model
     from dllmark.relation.key import WatermarkKey
-    from dllmark.sampling.settings import Sampler
     from dllmark.sampling.texts import Generation
 
 BATCH = 8
@@ -58,10 +68,12 @@ def generate(
     delta: Annotated[
         float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 128,
-    steps: Annotated[int, typer.Option(help="Denoising steps for a text (llada, dream).")] = 64,
-    block: Annotated[int, typer.Option(help="The length of a block (llada, parallel).")] = 32,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = TOKENS,
+    steps: Annotated[int, typer.Option(help="Denoising steps for a text (llada, dream).")] = STEPS,
+    block: Annotated[
+        int, typer.Option(help="The length of a block (llada, parallel).")
+    ] = BLOCK_LENGTH,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
     top_p: Annotated[
         float, typer.Option(help="Draw from the likeliest tokens, which reach this together.")
     ] = 1.0,
@@ -72,7 +84,8 @@ def generate(
         str | None,
         typer.Option(
             help="What is written first: low_confidence, random or left_to_right (llada); "
-            "origin, maskgit_plus, topk_margin or entropy (dream). Else low_confidence or entropy."
+            "origin, maskgit_plus, topk_margin or entropy (dream). "
+            f"Else {Llada.order} or {Dream.order}."
         ),
     ] = None,
     cache: Annotated[
@@ -163,8 +176,9 @@ def read_prompts(path: str) -> list[str]:
 
 def model_source(model: str | None, key: WatermarkKey | None) -> str:
     """Return what to load: the model that was named, or the one that a key was made for."""
-    name = model or (key.tokenizer.name if key else "embedded")
-    return str(Path(name).parent) if Path(name).name == "tokenizer.json" else name
+    from dllmark.relation.tokenizer import source_of_model
+
+    return source_of_model(model or (key.tokenizer.name if key else "embedded"))
 
 
 def make_sampler(
@@ -179,19 +193,17 @@ def make_sampler(
     suppress_end: bool,
 ) -> Sampler:
     """Return a sampler with the settings that it has; one that it lacks is refused."""
-    from dllmark.sampling.settings import Dream, Llada, Parallel
-
     settings: dict[str, Any] = {
         "temperature": temperature, "top_p": top_p, "suppress_end": suppress_end,
     }  # fmt: skip
     if name == "dream":
         if cache != "none":
             raise InputError("--cache works block by block: use it with llada or parallel")
-        settings |= {"steps": steps, "order": order or "entropy"}
+        settings |= {"steps": steps, "order": order or Dream.order}
         return Dream(**settings)
     settings |= {"block_length": block, "cache": cache}
     if name == "llada":
-        settings |= {"steps": steps, "order": order or "low_confidence"}
+        settings |= {"steps": steps, "order": order or Llada.order}
         return Llada(**settings)
     if order:
         raise InputError("the parallel sampler has no --order: what is certain comes first")
@@ -222,14 +234,12 @@ class TextRun:
     model: str
     mark: MarkSettings | None
     sampler: Sampler
-    tokens: int = 128
+    tokens: int = TOKENS
     chat: bool = True
     seed: int = 0
     watch: bool = False
 
     def __post_init__(self) -> None:
-        from dllmark.sampling.schedule import check_length
-
         check_length(self.sampler, self.tokens)
         check_seed(self.seed)
 

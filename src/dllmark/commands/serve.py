@@ -105,7 +105,7 @@ def _service(
     public: bool,
 ) -> Service:
     """Load the model, or if it is `none` the tokenizer alone, from `at` if given."""
-    from dllmark.relation.tokenizer import load_tokenizer
+    from dllmark.relation.tokenizer import load_tokenizer, source_of_model
     from dllmark.server.service import Service
 
     if source == "none":
@@ -118,7 +118,7 @@ def _service(
     # One core is left to detection: it must answer while a text is written.
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     name = source or keys[0].tokenizer.name
-    loaded = load_model(str(Path(name).parent) if Path(name).name == "tokenizer.json" else name)
+    loaded = load_model(source_of_model(name))
     return Service(keys, loaded.tokenizer, loaded, limits, fpr, public)
 
 

@@ -10,17 +10,18 @@ from typing import Any
 import torch
 
 from dllmark.errors import ModelError
-from dllmark.models.checkpoint import INDEX, read_json, read_text, read_transformer
+from dllmark.models.checkpoint import INDEX, read_json, read_transformer
 from dllmark.models.families import FAMILIES, Family
 from dllmark.models.transformer import Config, Transformer
 from dllmark.relation import qwen_tokenizer
-from dllmark.relation.tokenizer import Tokenizer
+from dllmark.relation.tokenizer import FILE as TOKENIZER_FILE
+from dllmark.relation.tokenizer import Tokenizer, read_folder
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-HUB_FILES = ["config.json", "tokenizer.json", *qwen_tokenizer.FILES, "model*.safetensors", INDEX]
+HUB_FILES = ["config.json", TOKENIZER_FILE, *qwen_tokenizer.FILES, "model*.safetensors", INDEX]
 """All that is ever downloaded of a repository: nothing that could be executed."""
 
 
@@ -65,7 +66,8 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
     record = read_json(folder / "config.json")
     family = _family(folder, record)
     config = _config(folder, family, record)
-    tokenizer = _tokenizer(folder, str(folder.resolve()) if folder == Path(source) else source)
+    name = str(folder.resolve()) if folder == Path(source) else source
+    tokenizer = Tokenizer(read_folder(folder), name)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
             f"the tokenizer in {folder} has {tokenizer.vocab_size} ids, the embedding only "
@@ -159,12 +161,6 @@ def _config(folder: Path, family: Family, record: dict[str, Any]) -> Config:
         if name in record and not isinstance(record[name], int | float):
             raise ModelError(f"{folder / 'config.json'} gives a {name} that is not a number")
     return family.config(record)
-
-
-def _tokenizer(folder: Path, name: str) -> Tokenizer:
-    """Return the tokenizer of a folder, from tokenizer.json or Qwen2's three files."""
-    path = folder / "tokenizer.json"
-    return Tokenizer(read_text(path) if path.exists() else qwen_tokenizer.definition(folder), name)
 
 
 def _mask_id(

@@ -21,7 +21,9 @@ from dllmark.relation.key import TokenizerId
 
 Ids = NDArray[np.int64]
 
-EMBEDDED = Path(__file__).parent.parent / "models" / "embedded" / "tokenizer.json"
+FILE = "tokenizer.json"
+
+EMBEDDED = Path(__file__).parent.parent / "models" / "embedded" / FILE
 
 PIECE = 1 << 19
 """Characters tokenised at a time: a tokenizer needs some hundred bytes of memory for each."""
@@ -169,14 +171,8 @@ def load_tokenizer(source: str) -> Tokenizer:
         return _embedded()
     path = Path(source)
     if source and os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
-        folder, path = path, path / "tokenizer.json"
-        if not os.path.exists(path):
-            if os.path.exists(folder / "vocab.json"):
-                return Tokenizer(qwen_tokenizer.definition(folder), str(folder.resolve()))
-            raise TokenizerError(
-                f"there is no tokenizer in the folder {source}: it needs a tokenizer.json, or "
-                f"Qwen2's {', '.join(qwen_tokenizer.FILES)}, that can be read"
-            )
+        named = path / FILE if os.path.exists(path / FILE) else path
+        return Tokenizer(read_folder(path), str(named.resolve()))
     if source and os.path.exists(path):
         return Tokenizer(_read(path), str(path.resolve()))
     if source.count("/") == 1 and not source.startswith((".", "/", "~")):
@@ -192,6 +188,32 @@ def _embedded() -> Tokenizer:
     return Tokenizer(EMBEDDED.read_text(encoding="utf-8"), "embedded")
 
 
+def read_folder(folder: Path) -> str:
+    """Return the tokenizer in a folder: the content of its tokenizer.json, or Qwen2's files as one.
+
+    >>> read_folder(EMBEDDED.parent)[:1]
+    '{'
+    """
+    if os.path.exists(folder / FILE):
+        return _read(folder / FILE)
+    if os.path.exists(folder / qwen_tokenizer.FILES[0]):
+        return qwen_tokenizer.definition(folder)
+    raise TokenizerError(
+        f"there is no tokenizer in the folder {folder}: it needs a {FILE}, or Qwen2's "
+        f"{', '.join(qwen_tokenizer.FILES)}, that can be read"
+    )
+
+
+def source_of_model(tokenizer: str) -> str:
+    """Return what to load the model of a tokenizer from: the folder of its tokenizer.json, or it.
+
+    >>> source_of_model("/models/llada/tokenizer.json"), source_of_model("embedded")
+    ('/models/llada', 'embedded')
+    """
+    path = Path(tokenizer)
+    return str(path.parent) if path.name == FILE else tokenizer
+
+
 def _from_hub(repository: str) -> str:
     """Return a model's tokenizer.json from the local cache or the hub; no code is run."""
     from huggingface_hub import hf_hub_download
@@ -199,7 +221,7 @@ def _from_hub(repository: str) -> str:
 
     try:
         try:
-            path = hf_hub_download(repository, "tokenizer.json")
+            path = hf_hub_download(repository, FILE)
         except LocalEntryNotFoundError:  # offline, and not in the cache: the others would not be
             raise
         except EntryNotFoundError:  # Dream has Qwen2's three files instead
