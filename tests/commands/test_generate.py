@@ -105,7 +105,7 @@ def test_a_key_is_enough_to_write_and_to_detect(run, layout, tmp_path, request):
     options = ["--key", path, "--tokens", "64", "--steps", "16", *LOUD]
     written = run("generate", "Hello", *options)
     assert (written.status, written.err, len(written.out)) == (0, "", 65)
-    assert run("detect", "-", "--key", path, "--fpr", "1e-6", stdin=written.out).status == 0
+    assert run("detect", "-", "--key", path, "--fpr", "1e-3", stdin=written.out).status == 0
 
     compared = run("generate", "Hello", *options, "--no-watermark")
     assert set(compared.out) <= {*LETTERS, "\n"}

@@ -331,9 +331,7 @@ def test_a_tokenizer_without_a_token_the_model_needs_is_refused(folder, token):
 
 def test_a_folder_without_any_tokenizer_is_refused(folder):
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(
-        TokenizerError, match=r"needs a tokenizer.json, or Qwen2's vocab.json, merges.txt"
-    ):
+    with pytest.raises(TokenizerError, match=r"needs a tokenizer.json, or Qwen2's vocab.json"):
         load_model(str(folder))
 
 
