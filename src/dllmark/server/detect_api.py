@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from dllmark.detection.detector import Scoring, Span, TokenMark, Verdict
 from dllmark.server.limits import shown_limit
 from dllmark.server.service import Service
 
 router = APIRouter(tags=["detection"])
 
-Mark = Literal["green", "red", "not scored"]
 Results = list[dict[str, Any]]
 Text = Annotated[str, Field(json_schema_extra=shown_limit("maxLength", "characters"))]
-VerdictName = Literal["watermarked", "not detected", "too short"]
 
 
 class DetectRequest(BaseModel):
@@ -33,36 +32,17 @@ class DetectRequest(BaseModel):
         Field(gt=0, lt=1, description="The verdict's false-positive rate; else the server's."),
     ] = None
     scoring: Annotated[
-        Literal["unique", "all"] | None,
+        Scoring | None,
         Field(description="Score each distinct pair once (unique, the default), or every pair."),
     ] = None
     explain: Annotated[bool, Field(description="Also give every token with its colour.")] = False
     spans: Annotated[bool, Field(description="Also give the stretches that are marked.")] = False
 
 
-class TokenColour(BaseModel):
-    """A token: characters start to end of the text, and the colour of the pair it ends."""
-
-    start: int
-    end: int
-    text: str
-    mark: Mark
-
-
-class Stretch(BaseModel):
-    """Characters start to end of the text, which carry the mark."""
-
-    start: int
-    end: int
-    pairs: int
-    green: int
-    p_value: float
-
-
 class Evidence(BaseModel):
     """A verdict and all that it rests on. "watermarked" means consistent with the key."""
 
-    verdict: VerdictName
+    verdict: Verdict
     z: float
     p_value: Annotated[float, Field(description="Corrected for the number of keys tried.")]
     pairs: int
@@ -70,18 +50,18 @@ class Evidence(BaseModel):
     green_fraction: float
     gamma: float
     fpr: float
-    scoring: Literal["unique", "all"]
+    scoring: Scoring
     key_id: Annotated[str, Field(description="The key that fits best.")]
     scheme: str
     keys_tried: int
-    tokens: list[TokenColour] | None = None
-    spans: list[Stretch] | None = None
+    tokens: list[TokenMark] | None = None
+    spans: list[Span] | None = None
 
 
 class CoarseEvidence(BaseModel):
     """What a public server tells: the verdict, and a class of p-values."""
 
-    verdict: VerdictName
+    verdict: Verdict
     p_value_at_most: float
 
 

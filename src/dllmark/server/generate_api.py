@@ -11,10 +11,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from dllmark.detection.detector import Detector
+from dllmark.detection.detector import Detector, Mark
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.relation.key import Identity
 from dllmark.sampling.settings import MAX_TEMPERATURE, TEMPERATURE, TOKENS, Llada, check_length
-from dllmark.server.detect_api import CoarseEvidence, Evidence, Mark, Text
+from dllmark.server.detect_api import CoarseEvidence, Evidence, Text
 from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration
 from dllmark.server.limits import shown_limit
 from dllmark.server.service import Service
@@ -32,7 +33,7 @@ router = APIRouter(tags=["generation"])
 LARGEST_SEED = 2**53 - 1
 """The largest whole number that every JSON reader keeps."""
 
-Tokens = Annotated[int, Field(ge=1, json_schema_extra=shown_limit("maximum", "tokens"))]
+TokenCount = Annotated[int, Field(ge=1, json_schema_extra=shown_limit("maximum", "tokens"))]
 
 
 class GenerateRequest(BaseModel):
@@ -60,23 +61,14 @@ class GenerateRequest(BaseModel):
     top_p: Annotated[
         float, Field(gt=0, le=1, allow_inf_nan=False, description="Draw from the likeliest tokens.")
     ] = 1.0
-    tokens: Tokens = TOKENS
-    steps: Annotated[Tokens | None, Field(description="Else half as many as tokens.")] = None
+    tokens: TokenCount = TOKENS
+    steps: Annotated[TokenCount | None, Field(description="Else half as many as tokens.")] = None
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED, description="Else at random.")] = None
     chat: Annotated[bool, Field(description="false continues the prompt as text.")] = True
     suppress_end: Annotated[bool, Field(description="Write all the tokens, end no earlier.")] = (
         False
     )
     stream: Annotated[bool, Field(description="Send each step as a server-sent event.")] = False
-
-
-class WatermarkIdentity(BaseModel):
-    """Whose mark a text carries."""
-
-    scheme: str
-    key_id: str
-    gamma: float
-    tokenizer: str
 
 
 class GenerateResponse(BaseModel):
@@ -89,7 +81,7 @@ class GenerateResponse(BaseModel):
         float, Field(description="The share of tokens chosen when the token before was known.")
     ]
     watermark: Annotated[
-        WatermarkIdentity | None, Field(description="null without a mark, and on a public server.")
+        Identity | None, Field(description="null without a mark, and on a public server.")
     ]
     detection: Evidence | CoarseEvidence
 

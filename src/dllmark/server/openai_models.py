@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dllmark.relation.key import Identity
 from dllmark.sampling.settings import TEMPERATURE, TOKENS
 from dllmark.server.detect_api import Text
-from dllmark.server.generate_api import LARGEST_SEED, Tokens, WatermarkIdentity
+from dllmark.server.generate_api import LARGEST_SEED, TokenCount
 from dllmark.server.limits import shown_limit
 from dllmark.server.refusal import Refusal
 
@@ -74,7 +75,7 @@ class CompletionRequest(TextRequest):
         Text | Annotated[list[Text], Field(json_schema_extra=shown_limit("maxItems", "batch"))],
         Field(min_length=1),
     ]
-    max_tokens: Tokens = TOKENS
+    max_tokens: TokenCount = TOKENS
 
 
 class TextPart(BaseModel):
@@ -103,8 +104,8 @@ class ChatRequest(TextRequest):
     """A conversation to go on with."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
-    max_tokens: Tokens | None = None
-    max_completion_tokens: Tokens | None = None
+    max_tokens: TokenCount | None = None
+    max_completion_tokens: TokenCount | None = None
 
 
 class Usage(BaseModel):
@@ -125,7 +126,7 @@ class CompletionResponse(BaseModel):
     choices: list[dict[str, Any]]
     usage: Usage
     watermark: Annotated[
-        WatermarkIdentity | None, Field(description="Whose mark it is; not on a public server.")
+        Identity | None, Field(description="Whose mark it is; not on a public server.")
     ] = None
 
 
