@@ -67,7 +67,7 @@ def page(browser, server):
         yield page
 
 
-def write(page, tokens=32, seed=1):
+def write(page, tokens=12, seed=1):
     page.get_by_label("Tokens", exact=True).fill(str(tokens))
     page.get_by_label("Seed").fill(str(seed))
     page.get_by_role("button", name="Write").click()
@@ -76,7 +76,7 @@ def write(page, tokens=32, seed=1):
 
 def test_both_texts_are_written_and_judged(page, server):
     write(page)
-    request = {"prompt": page.get_by_label("Prompt").input_value(), "tokens": 32, "seed": 1}
+    request = {"prompt": page.get_by_label("Prompt").input_value(), "tokens": 12, "seed": 1}
     for side, watermark in (("marked", True), ("unmarked", False)):
         answer = server.post("/v1/generate", **request, suppress_end=True, watermark=watermark)
         answer = answer.json()
@@ -106,11 +106,11 @@ def test_a_written_text_has_the_colours_of_its_check(page):
 
 def test_tokens_appear_where_and_when_they_are_committed(page, gate):
     gate.let(3)
-    page.get_by_label("Tokens", exact=True).fill("32")
+    page.get_by_label("Tokens", exact=True).fill("12")
     page.get_by_role("button", name="Write").click()
-    expect(page.get_by_text("step 3 of 16")).to_be_visible()
+    expect(page.get_by_text("step 3 of 6")).to_be_visible()
     expect(page.locator("#marked .token")).to_have_count(6)
-    expect(page.locator("#marked .mask")).to_have_count(26)
+    expect(page.locator("#marked .mask")).to_have_count(6)
     expect(page.locator("#marked .new")).to_have_count(2)
     gate.open()
     expect(page.get_by_text("Done:")).to_be_visible()
@@ -121,15 +121,15 @@ def test_the_slider_replays_the_order_of_generation(page):
     write(page)
     final = page.locator("#marked").text_content()
     page.get_by_label("Replay").focus()
-    for _ in range(16):
+    for _ in range(6):
         page.keyboard.press("ArrowLeft")
-    expect(page.get_by_text("step 0 of 16")).to_be_visible()
-    expect(page.locator("#marked .mask")).to_have_count(32)
+    expect(page.get_by_text("step 0 of 6")).to_be_visible()
+    expect(page.locator("#marked .mask")).to_have_count(12)
     page.keyboard.press("ArrowRight")
     expect(page.locator("#marked .token")).to_have_count(2)
     expect(page.locator("#unmarked .token")).to_have_count(2)
     page.get_by_role("button", name="Play").click()
-    expect(page.get_by_text("step 16 of 16")).to_be_visible()
+    expect(page.get_by_text("step 6 of 6")).to_be_visible()
     assert page.locator("#marked").text_content() == final
 
 
@@ -185,7 +185,7 @@ def test_a_written_text_can_be_checked_by_keyboard_alone(page):
     page.get_by_label("Prompt").focus()
     page.keyboard.press("Tab")
     expect(page.get_by_label("Strategy")).to_be_focused()
-    page.get_by_label("Tokens", exact=True).fill("32")
+    page.get_by_label("Tokens", exact=True).fill("12")
     page.keyboard.press("Enter")
     expect(page.get_by_text("Done:")).to_be_visible()
     page.locator("#check-marked").focus()
@@ -264,7 +264,7 @@ def test_a_public_server_shows_verdicts_only(browser, serve, key, marked):
         expect(page.locator("#figures")).to_have_text("pat most 0.000001")
         expect(page.locator("#details")).to_be_hidden()
         write(page)
-        expect(page.locator("#marked .token")).to_have_count(32)
+        expect(page.locator("#marked .token")).to_have_count(12)
         assert page.locator("#marked .green, #marked .red").count() == 0
         expect(page.locator("#unmarked")).to_be_hidden()
         expect(page.get_by_role("button", name="10 %")).to_have_count(0)

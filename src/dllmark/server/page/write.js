@@ -11,7 +11,7 @@ export function setUpWriting(info, checkText) {
   let running = null;
 
   byId("gamma").value = info.keys[0]?.gamma ?? "";
-  byId("length").max = info.limits.tokens - (info.limits.tokens % 32);
+  byId("length").max = info.limits.tokens;
   for (const name of Object.keys(info.strategies)) byId("strategy").add(new Option(name));
   byId("strategy").value = info.strategy;
   const useOwnDelta = () => (byId("delta").value = info.strategies[byId("strategy").value]);
