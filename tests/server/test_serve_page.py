@@ -14,6 +14,7 @@ from serving import Gate, serving
 
 from dllmark import Detector, load_model
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.sampling.settings import TEMPERATURE, TOKENS
 from dllmark.server import streams
 from dllmark.server.access import Tokens
 from dllmark.server.limits import Limits
@@ -285,6 +286,8 @@ def test_the_page_starts_from_the_packages_defaults(browser, server):
     with opened(browser, server.url) as page:
         expect(page.get_by_label("Strategy")).to_have_value(DEFAULT.name)
         expect(page.get_by_label("δ, bias")).to_have_value(f"{DEFAULT.default_delta:g}")
+        expect(page.get_by_label("Temperature")).to_have_value(f"{TEMPERATURE:g}")
+        expect(page.get_by_label("Tokens", exact=True)).to_have_value(str(TOKENS))
 
 
 def test_another_strategy_brings_its_own_delta(page):

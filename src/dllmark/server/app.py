@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from dllmark import __version__
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.sampling.settings import TEMPERATURE, TOKENS
 from dllmark.server import detect_api, generate_api, openai_api
 from dllmark.server.access import Tokens
 from dllmark.server.guard import Guard
@@ -75,6 +76,8 @@ class ServerInfo(BaseModel):
     ]
     strategy: Annotated[str, Field(description="The one that is used where none is chosen.")]
     max_delta: float
+    temperature: Annotated[float, Field(description="Where no other is chosen.")]
+    tokens: Annotated[int, Field(description="To write where no other number is chosen.")]
     limits: dict[str, int]
 
 
@@ -153,6 +156,8 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
             strategies={strategy.name: strategy.default_delta for strategy in strategies},
             strategy=DEFAULT.name,
             max_delta=MAX_DELTA,
+            temperature=TEMPERATURE,
+            tokens=min(TOKENS, service.limits.tokens),
             limits=vars(service.limits),
         )
 

@@ -12,6 +12,8 @@ export function setUpWriting(info, checkText) {
 
   byId("gamma").value = info.keys[0]?.gamma ?? "";
   byId("length").max = info.limits.tokens;
+  byId("length").value = info.tokens;
+  byId("temperature").value = info.temperature;
   for (const name of Object.keys(info.strategies)) byId("strategy").add(new Option(name));
   byId("strategy").value = info.strategy;
   const useOwnDelta = () => (byId("delta").value = info.strategies[byId("strategy").value]);
