@@ -179,13 +179,18 @@ def test_a_link_is_locked_as_the_file_it_leads_to(tmp_path):
     assert (link.is_symlink(), path.exists()) == (True, False)
 
 
-def test_what_was_written_under_the_lock_stays(tmp_path):
+def test_what_was_written_under_the_lock_stays_and_has_the_mode_that_the_umask_says(
+    tmp_path, umask
+):
+    umask(0o027)
     path = tmp_path / "texts.jsonl"
     with only_writer_of(path):
         append_line(path, 0, b"one\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     with only_writer_of(path), atomic_write(path) as file:
         file.write(b"two\n")
     assert contents(tmp_path) == {"texts.jsonl": b"two\n"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_lock_is_on_the_file_that_has_the_name_now(tmp_path, monkeypatch):

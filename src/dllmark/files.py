@@ -217,6 +217,9 @@ def only_writer_of(path: Path) -> Iterator[None]:
     """
     if not path.parent.is_dir():
         raise InputError(f"cannot write to {path}: make the folder {path.parent} first")
+    if os.name != "posix":  # elsewhere a file that is open cannot be replaced
+        yield
+        return
     target = Path(os.path.realpath(path))  # a link may lead to a file that is yet to be made
     with writing(path):
         lock, is_new = _locked_file(target)
@@ -259,10 +262,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _lock(descriptor: int, path: Path) -> None:
     """Take the lock of an open file or folder, or raise `InputError` if another run has it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        return
+    import fcntl
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
