@@ -185,7 +185,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
 
     path = tmp_path / "texts.jsonl"
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr("dllmark.sampling.generate", stopping)
+        patch.setattr("dllmark.sampling.texts.generate", stopping)
         text_run.append(PROMPTS, path)
     left = path.read_bytes() if path.exists() else b""
     assert left.count(b"\n") == batches * BATCH
@@ -296,7 +296,7 @@ def test_two_runs_do_not_write_to_one_file(text_run, tmp_path, monkeypatch):
                 text_run.append(PROMPTS, path)
         return generate(*arguments, **options)
 
-    monkeypatch.setattr("dllmark.sampling.generate", second_run)
+    monkeypatch.setattr("dllmark.sampling.texts.generate", second_run)
     assert text_run.append(PROMPTS, path) == 0
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record["prompt"] for record in records] == PROMPTS
