@@ -13,7 +13,8 @@ from samples import marked_text, plain_text
 from scipy import stats
 
 from dllmark.detection.any_key import AnyKeyDetector, detect_any
-from dllmark.detection.detector import Detector, Verdict
+from dllmark.detection.detector import Detector, Verdict, count_pairs
+from dllmark.detection.stats import binomial_tail
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.greenlist import HashedGreenList, ReferenceBitmap
 from dllmark.relation.key import Secret, WatermarkKey
@@ -39,10 +40,14 @@ def naive_counts(key, tokenizer, ids, scoring):
 @given(ids=ids_lists)
 @pytest.mark.parametrize("scoring", ["unique", "all"])
 def test_it_counts_each_scored_pair(small_key, small_tokenizer, ids, scoring):
-    found = Detector(small_key, small_tokenizer, scoring=scoring).detect(ids)
-    assert (found.pairs, found.green) == naive_counts(small_key, small_tokenizer, ids, scoring)
-    assert found.p_value == pytest.approx(stats.binom.sf(found.green - 1, found.pairs, 0.5))
-    assert found.green_fraction == (found.green / found.pairs if found.pairs else 0)
+    detection = Detector(small_key, small_tokenizer, scoring=scoring).detect(ids)
+    assert (detection.pairs, detection.green) == naive_counts(
+        small_key, small_tokenizer, ids, scoring
+    )
+    assert detection.p_value == pytest.approx(
+        stats.binom.sf(detection.green - 1, detection.pairs, 0.5)
+    )
+    assert detection.green_fraction == (detection.green / detection.pairs if detection.pairs else 0)
 
 
 @given(texts=st.lists(ids_lists, max_size=12))
@@ -60,8 +65,7 @@ def test_a_stream_is_read_only_as_far_as_it_is_scored(key, tokenizer):
             taken += 1
             yield "some words that never end"
 
-    found = Detector(key, tokenizer).detect_many(endless())
-    next(found)
+    next(Detector(key, tokenizer).detect_many(endless()))
     assert taken < 5000
 
 
@@ -93,20 +97,19 @@ def test_too_short_means_that_even_all_green_could_not_reach_the_rate(small_toke
     rng = np.random.default_rng(0)
     for pairs, short in ((needed - 1, True), (needed, False)):
         texts = (rng.permutation(np.arange(3, 35)).tolist()[: pairs + 1] for _ in range(200))
-        verdicts = {found.verdict for found in detector.detect_many(texts)}
+        verdicts = {detection.verdict for detection in detector.detect_many(texts)}
         assert (verdicts == {Verdict.TOO_SHORT}) is short
         assert short or Verdict.TOO_SHORT not in verdicts
 
 
-def null_rejections(tokenizer, texts, keys, gamma, rates):
-    """How often keys that marked nothing call each text watermarked."""
-    rng = np.random.default_rng(11)
-    hits = collections.Counter()
-    for _ in range(keys):
-        key = WatermarkKey(Secret(rng.bytes(16)), gamma, tokenizer.id)
-        for found in Detector(key, tokenizer).detect_many(texts):
-            hits.update(rate for rate in rates if found.p_value <= rate)
-    return hits
+def null_p_values(tokenizer, text, keys):
+    """The p-values of one text under keys that did not mark it, all of one γ."""
+    lists = [HashedGreenList(key, tokenizer.vocab_size) for key in keys]
+    green, pairs = count_pairs(lists, tokenizer, text, np.array([len(text)]))
+    p_values = binomial_tail(np.concatenate(green), pairs, keys[0].gamma)
+    some = [Detector(key, tokenizer).detect(text).p_value for key in keys[:20]]
+    assert p_values[:20].tolist() == some
+    return p_values
 
 
 @pytest.mark.parametrize("gamma", [0.25, 0.5])
@@ -116,11 +119,13 @@ def test_under_thousands_of_wrong_keys_the_rate_is_at_most_the_stated_one(tokeni
     text = rng.integers(5, tokenizer.vocab_size, 250)
     if kind == "repetitive":  # sixty words over and over, and one word alone over and over
         text = np.concatenate([np.tile(text[:60], 4), np.full(50, text[0])])
-    keys, rates = 4000, (0.01, 0.001)
-    hits = null_rejections(tokenizer, [text], keys, gamma, rates)
-    for rate in rates:
-        assert stats.binom.sf(hits[rate] - 1, keys, rate) > 1e-3, (rate, hits)
-    assert hits[0.01] > 0
+    secrets = np.random.default_rng(11)
+    keys = [WatermarkKey(Secret(secrets.bytes(16)), gamma, tokenizer.id) for _ in range(4000)]
+    p_values = null_p_values(tokenizer, text, keys)
+    for rate in (0.01, 0.001):
+        hits = (p_values <= rate).sum()
+        assert stats.binom.sf(hits - 1, len(keys), rate) > 1e-3, (rate, hits)
+    assert (p_values <= 0.01).any()
 
 
 def test_counting_every_pair_of_a_repetitive_text_is_not_safe(tokenizer):
@@ -137,10 +142,10 @@ def test_counting_every_pair_of_a_repetitive_text_is_not_safe(tokenizer):
 def test_explanation_names_every_token_and_adds_up(key, tokenizer):
     text = "The sky is blue, the sky is blue. <|endoftext|>Ünïcödé 🙂 works."
     detector = Detector(key, tokenizer)
-    tokens, found = detector.explain(text), detector.detect(text)
+    tokens, detection = detector.explain(text), detector.detect(text)
     marks = collections.Counter(token.mark for token in tokens)
-    assert marks["green"] == found.green
-    assert marks["green"] + marks["red"] == found.pairs
+    assert marks["green"] == detection.green
+    assert marks["green"] + marks["red"] == detection.pairs
     assert tokens[0].mark == "not scored"
     assert all(token.text == text[token.start : token.end] for token in tokens)
     special = next(token for token in tokens if token.text == "<|endoftext|>")
@@ -178,11 +183,11 @@ def test_several_keys_are_tried_at_a_price(key, tokenizer):
     others = [WatermarkKey(Secret(bytes([n]) * 16), 0.5, tokenizer.id) for n in range(9)]
     text = marked_text(key, tokenizer, words=60)
     alone = Detector(key, tokenizer).detect(text)
-    found = detect_any([*others, key], text, tokenizer=tokenizer)
-    assert found.key_id == key.id
-    assert found.keys_tried == 10
-    assert found.p_value == pytest.approx(10 * alone.p_value)
-    assert found.verdict is Verdict.WATERMARKED
+    detection = detect_any([*others, key], text, tokenizer=tokenizer)
+    assert detection.key_id == key.id
+    assert detection.keys_tried == 10
+    assert detection.p_value == pytest.approx(10 * alone.p_value)
+    assert detection.verdict is Verdict.WATERMARKED
     with pytest.raises(InputError, match="at least one key"):
         detect_any([], text)
 
@@ -203,9 +208,9 @@ def test_text_marked_by_the_reference_implementation_is_detected(tmp_path, small
     chain = [3]
     for _ in range(60):
         chain.append(int(rng.choice(3 + np.flatnonzero(bits[chain[-1], 3:]))))
-    found = Detector(ReferenceBitmap(path), small_tokenizer).detect(chain)
-    assert found.verdict is Verdict.WATERMARKED
-    assert found.green == found.pairs
+    detection = Detector(ReferenceBitmap(path), small_tokenizer).detect(chain)
+    assert detection.verdict is Verdict.WATERMARKED
+    assert detection.green == detection.pairs
 
 
 ENDS = ["\n", "\r\n", " ", "\n\n", " \t\n", "\u00a0\u2028"]
@@ -316,8 +321,8 @@ def test_what_cannot_be_scored_is_refused_with_a_reason(key, tokenizer, small_to
 
 
 def test_a_result_holds_no_secret(key, tokenizer):
-    found = Detector(key, tokenizer).detect("some text to look at")
+    detection = Detector(key, tokenizer).detect("some text to look at")
     secret = key.secret.reveal()
-    assert secret not in pickle.dumps(found)
-    assert secret.hex() not in repr(found) + str(found.to_dict())
-    assert pickle.loads(pickle.dumps(found)) == found
+    assert secret not in pickle.dumps(detection)
+    assert secret.hex() not in repr(detection) + str(detection.to_dict())
+    assert pickle.loads(pickle.dumps(detection)) == detection

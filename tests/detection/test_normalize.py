@@ -102,9 +102,9 @@ def test_detection_finds_again_what_tricks_had_hidden(run, key_file, marked, att
     stdin = json.dumps(tricked) + "\n" if jsonl else tricked
     options = ["--key", key_file, "--json"] + (["--jsonl"] if jsonl else [])
     hidden = run("detect", *options, stdin=stdin)
-    found = run("detect", *options, "--normalize", stdin=stdin)
-    assert (hidden.status, found.status) == (1, 0)
-    assert found.json["z"] > 10 > hidden.json["z"]
+    normalized = run("detect", *options, "--normalize", stdin=stdin)
+    assert (hidden.status, normalized.status) == (1, 0)
+    assert normalized.json["z"] > 10 > hidden.json["z"]
 
 
 def test_bad_lines_are_still_reported(run, key_file, marked):

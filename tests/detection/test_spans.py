@@ -19,9 +19,9 @@ def test_two_planted_stretches_are_both_found_in_order():
     green = rng.random(3000) < 0.5
     for start in (500, 2000):
         green[start : start + 200] = rng.random(200) < 0.9
-    found = best_segments(green, 0.5, 0.01)
-    assert len(found) == 2
-    for segment, start in zip(found, (500, 2000), strict=True):
+    segments = best_segments(green, 0.5, 0.01)
+    assert len(segments) == 2
+    for segment, start in zip(segments, (500, 2000), strict=True):
         assert abs(segment.start - start) < 30
         assert abs(segment.end - start - 200) < 30
         assert segment.green == green[segment.start : segment.end].sum()

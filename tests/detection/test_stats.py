@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -74,6 +74,7 @@ def test_z_is_the_papers_equation(pairs, gamma):
     assert float(z_score(green, pairs, gamma)) == pytest.approx(expected)
 
 
+@settings(max_examples=30)
 @given(st.data(), st.integers(1, 2000))
 def test_intervals_are_scipys_exact_ones(data, total):
     hits = data.draw(st.integers(0, total))
@@ -91,20 +92,20 @@ def test_a_share_of_nothing_is_refused():
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1), st.sampled_from([0.5, 0.05, 0.01, 0.001]))
-def test_at_most_the_asked_share_of_calibration_scores_exceeds_the_threshold(scores, fpr):
-    found = threshold(scores, fpr)
-    assert sum(score > found.value for score in scores) <= fpr * len(scores) + 1e-9
-    below = [score for score in scores if score < found.value]
+def test_at_most_the_stated_share_of_calibration_scores_exceeds_the_threshold(scores, fpr):
+    limit = threshold(scores, fpr)
+    assert sum(score > limit.value for score in scores) <= fpr * len(scores) + 1e-9
+    below = [score for score in scores if score < limit.value]
     if below:  # no smaller score would do
         assert sum(score > max(below) for score in scores) > fpr * len(scores) - 1e-9
-    assert found.low <= found.value <= found.high
+    assert limit.low <= limit.value <= limit.high
 
 
 def test_the_interval_of_a_threshold_holds_the_true_one_in_95_of_100_samples():
     rng = np.random.default_rng(5)
     truth = stats.norm.isf(0.05)
-    found = [threshold(rng.normal(size=400), 0.05) for _ in range(1000)]
-    held = sum(one.low <= truth <= one.high for one in found)
+    limits = [threshold(rng.normal(size=400), 0.05) for _ in range(1000)]
+    held = sum(limit.low <= truth <= limit.high for limit in limits)
     assert stats.binom.cdf(held, 1000, 0.95) > 1e-3
 
 

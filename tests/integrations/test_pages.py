@@ -57,13 +57,13 @@ def test_dream(run, tokenizer, prompt):
     run(
         "dream.md",
         {"model": model, "input_ids": prompt},
-        {"tokens=256": "tokens=32", "steps=256": "steps=4"},
+        {"tokens=256": "tokens=24", "steps=256": "steps=4"},
     )
 
 
 def test_torch(run, toy, prompt):
     names = {"model": toy, "input_ids": prompt, "generate": llada_generate}
-    run("torch.md", names, {"128": "32"})
+    run("torch.md", names, {"steps=128": "steps=8", "length=128": "length=32"})
 
 
 def test_diffusers(run, toy):
@@ -75,7 +75,9 @@ def test_diffusers(run, toy):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(EMBEDDED), mask_token="<|mask|>", eos_token="<|endoftext|>"
     )
-    run("diffusers.md", {"model": toy, "tokenizer": tokenizer}, {"256": "24"})
+    run(
+        "diffusers.md", {"model": toy, "tokenizer": tokenizer}, {"256": "24, num_inference_steps=6"}
+    )
 
 
 def test_transformers(run, tokenizer, prompt):

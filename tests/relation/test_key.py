@@ -262,9 +262,9 @@ def test_a_logged_key_does_not_show_its_secret(caplog):
 
 def test_results_do_not_carry_the_secret(small_key, small_tokenizer):
     secret = small_key.secret.reveal()
-    found = Detector(small_key, small_tokenizer).detect("w1 w2 w3")
-    assert pickle.loads(pickle.dumps(found)) == found
-    for shown in (pickle.dumps(found), repr(found), json.dumps(found.to_dict())):
+    detection = Detector(small_key, small_tokenizer).detect("w1 w2 w3")
+    assert pickle.loads(pickle.dumps(detection)) == detection
+    for shown in (pickle.dumps(detection), repr(detection), json.dumps(detection.to_dict())):
         assert not reveals_secret(shown, secret)
 
 

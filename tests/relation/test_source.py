@@ -42,6 +42,12 @@ def fast():
     )
 
 
+@pytest.fixture(scope="module")
+def slow():
+    """A tokenizer of transformers that is written in Python."""
+    return transformers.CanineTokenizer()
+
+
 def test_a_key_or_the_path_of_its_file_open_every_door(door, key, key_file):
     for source in (key, key_file, str(key_file)):
         assert door(source).identity == key.identity
@@ -118,9 +124,9 @@ def test_another_tokenizer_of_transformers_is_refused(door, small_key, fast):
         door(small_key, fast)
 
 
-def test_a_slow_tokenizer_is_refused_with_what_to_give_instead(door, key):
+def test_a_slow_tokenizer_is_refused_with_what_to_give_instead(door, key, slow):
     with pytest.raises(TokenizerError, match=r"CanineTokenizer is no .* fast one of Hugging Face"):
-        door(key, transformers.CanineTokenizer())
+        door(key, slow)
 
 
 @pytest.mark.parametrize("given", [7, b"embedded", ["embedded"], len])

@@ -133,8 +133,8 @@ def test_text_survives_its_ids(tokenizer, text):
 
 def test_sample_texts_are_one_token_a_word(tokenizer, key):
     assert len(tokenizer.encode(plain_text(tokenizer, 50))) == 50
-    found = Detector(key, tokenizer).detect(marked_text(key, tokenizer, 50))
-    assert (found.pairs, found.green) == (49, 49)
+    detection = Detector(key, tokenizer).detect(marked_text(key, tokenizer, 50))
+    assert (detection.pairs, detection.green) == (49, 49)
 
 
 LONG_TEXTS = {
@@ -157,7 +157,7 @@ def test_a_long_text_has_the_ids_of_the_same_text_uncut(tokenizer, monkeypatch, 
     assert cut_ids.tolist() == ids.tolist()
     assert cut_offsets.tolist() == offsets.tolist()
     short = "A short one."
-    batch = [found.tolist() for found in tokenizer.encode_many([short, text, "", text])]
+    batch = [each.tolist() for each in tokenizer.encode_many([short, text, "", text])]
     assert batch == [tokenizer.encode(short).tolist(), ids.tolist(), [], ids.tolist()]
 
 
@@ -229,16 +229,16 @@ def test_a_tokenizer_of_the_hub_keeps_its_name(tmp_path, monkeypatch):
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_says_what_to_do(monkeypatch):
-    asked = []
+    requested = []
 
     def offline(_, name):
-        asked.append(name)
+        requested.append(name)
         raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
     with pytest.raises(DllmarkError, match=r"LocalEntryNotFoundError.*give the path of its tok"):
         load_tokenizer("owner/model")
-    assert asked == ["tokenizer.json"]
+    assert requested == ["tokenizer.json"]
 
 
 def test_a_folder_without_a_tokenizer_says_what_it_needs(tmp_path):

@@ -44,7 +44,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Detection:
-    """The evidence in one text, and the verdict at the false-positive rate asked for.
+    """The evidence in one text, and the verdict at a false-positive rate.
 
     "too short" means that even a text with nothing but green pairs could not reach that rate.
     """

@@ -32,7 +32,7 @@ class Segment:
 def best_segments(green: NDArray[np.bool_], gamma: float, level: float) -> list[Segment]:
     """Return the disjoint segments of a colour sequence whose p-value is at most `level`."""
     total = len(green)
-    found: list[Segment] = []
+    segments: list[Segment] = []
     to_search = [(0, total)]
     while to_search:
         low, high = to_search.pop()
@@ -40,9 +40,9 @@ def best_segments(green: NDArray[np.bool_], gamma: float, level: float) -> list[
         score, start, end = max(candidates)
         p_value = max(total, 1) * len(STRENGTHS) * math.exp(-score)
         if p_value <= level:
-            found.append(Segment(start, end, int(green[start:end].sum()), p_value))
+            segments.append(Segment(start, end, int(green[start:end].sum()), p_value))
             to_search += [(low, start), (end, high)]
-    return sorted(found, key=lambda segment: segment.start)
+    return sorted(segments, key=lambda segment: segment.start)
 
 
 def _best(

@@ -186,11 +186,7 @@ def threshold(scores: Sequence[float] | Floats, fpr: float) -> Threshold:
     if not 0 < fpr < 1:
         raise InputError(f"a false-positive rate lies in (0, 1); got {fpr}")
     allowed = math.floor(n * fpr + 1e-9)
-    # The number of null scores above the true threshold is Binomial(n, fpr): its 2.5 % and 97.5 %
-    # points say which order statistics enclose the threshold.
-    above = binomial_tail(np.arange(n + 2), n, fpr)
-    most = int(np.searchsorted(-above, -0.025, side="right")) - 1
-    fewest = int(np.searchsorted(-above, -0.975, side="right")) - 1
+    fewest, most = _above_threshold(n, fpr)
     return Threshold(
         fpr=fpr,
         value=float(ordered[n - allowed - 1]),
@@ -198,3 +194,14 @@ def threshold(scores: Sequence[float] | Floats, fpr: float) -> Threshold:
         high=float(ordered[n - fewest]) if fewest >= 1 else math.inf,
         samples=n,
     )
+
+
+@lru_cache(maxsize=64)  # a report has the same few sizes and rates over and over
+def _above_threshold(n: int, fpr: float) -> tuple[int, int]:
+    """Return the fewest and the most of n null scores that lie above the true threshold.
+
+    Their number is Binomial(n, fpr): its 2.5 % and 97.5 % points.
+    """
+    above = binomial_tail(np.arange(n + 2), n, fpr)
+    fewest, most = np.searchsorted(-above, [-0.975, -0.025], side="right") - 1
+    return int(fewest), int(most)

@@ -1,4 +1,4 @@
-"""Which token pairs are green, asked three ways.
+"""Which token pairs are green, told in three ways.
 
 `pairs(left, right)` gives the colour of given pairs, `rows(left)` the forward green list of a left
 token (which tokens may follow it), `columns(right)` the backward green list of a right token (which
@@ -54,7 +54,7 @@ class GreenList(Protocol):
 
 
 class HashedGreenList:
-    """The default: every colour comes from the key when it is asked for; nothing is stored.
+    """The default: every colour comes from the key when it is needed; nothing is stored.
 
     >>> green = HashedGreenList(key, vocab_size=16_384)
     >>> bool(green.pairs(np.array([3]), np.array([5]))[0]) == bool(green.rows(np.array([3]))[0, 5])
