@@ -30,7 +30,7 @@ from dllmark.scan.encoding import Encoder
 from dllmark.scan.plan import Piece, Shard
 from dllmark.scan.reading import Columns
 from dllmark.scan.scoring import Scorer
-from dllmark.scan.work import Job, scan_shard
+from dllmark.scan.work import ScanSettings, scan_shard
 
 REFERENCE = "loop over the reference detector"
 SAMPLE = 5000
@@ -84,7 +84,7 @@ def one_core(texts: list[str], key: WatermarkKey, folder: Path) -> dict[str, Any
     ids, lengths = encoder.encode(texts)
     path = folder / "sample.jsonl"
     path.write_bytes(b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
-    job, scorer = Job((key,), 1e-6, Columns()), Scorer([key], 1e-6)
+    settings, scorer = ScanSettings((key,), 1e-6, Columns()), Scorer([key], 1e-6)
     shard = Shard(0, (Piece(str(path)),))
 
     slow = Scorer([key], 1e-6)
@@ -93,7 +93,7 @@ def one_core(texts: list[str], key: WatermarkKey, folder: Path) -> dict[str, Any
 
     def whole(scorer: Scorer) -> None:
         with (folder / "rows").open("wb") as rows, (folder / "errors").open("wb") as errors:
-            scan_shard(shard, job, scorer, rows, errors)
+            scan_shard(shard, settings, scorer, rows, errors)
 
     listed = ids[:201].tolist()
     times = processor_seconds(

@@ -8,9 +8,9 @@ import torch
 from tiny import tiny_model
 
 from dllmark.errors import InputError, ModelError
-from dllmark.experiments.lab import Kept, Lab
+from dllmark.experiments.batches import LocalWriter, sampler_of
+from dllmark.experiments.lab import CountedPrompts, Lab
 from dllmark.experiments.settings import Dataset, Protocol, Setting
-from dllmark.experiments.writing import Local, sampler_of
 from dllmark.models.families import DREAM
 from dllmark.sampling.settings import Dream, Llada
 
@@ -26,7 +26,11 @@ def model(small_tokenizer):
 
 
 def lab_in(folder, loaded, dataset=DATASET, **options):
-    given = {"model": loaded.name, "protocol": PROTOCOL, "writer": Local(lambda: loaded)} | options
+    given = {
+        "model": loaded.name,
+        "protocol": PROTOCOL,
+        "writer": LocalWriter(lambda: loaded),
+    } | options
     return Lab(
         tokenizer=loaded.tokenizer, datasets=[dataset], folder=folder, batch_size=4, **given
     )  # fmt: skip
@@ -183,7 +187,7 @@ def test_short_and_looping_texts_are_left_out(model, tmp_path):
     ]  # fmt: skip
     lab._texts["C4", Setting("kgw")] = [{"ids": list(range(10))}] * 5 + [{"ids": [5]}]
     lab.protocol = Protocol(samples=6, tokens=16, scored=10, most_repeats=0.5)
-    assert lab.kept(DATASET, Setting("kgw")) == Kept([2, 3, 4], short=2, looping=1)
+    assert lab.kept(DATASET, Setting("kgw")) == CountedPrompts([2, 3, 4], short=2, looping=1)
     lab.protocol = Protocol(samples=6, tokens=16, scored=12)
     with pytest.raises(InputError, match="of 6 C4 texts 0 have 12 tokens"):
         lab.kept(DATASET, Setting("kgw"))

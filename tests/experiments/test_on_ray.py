@@ -9,10 +9,10 @@ import pytest
 from checkpoints import llada_config, write_checkpoint
 
 from dllmark.errors import DllmarkError, InputError
+from dllmark.experiments.batches import LocalWriter
 from dllmark.experiments.lab import Lab
-from dllmark.experiments.on_ray import OnRay, _shares
+from dllmark.experiments.on_ray import RayWriter, _shares
 from dllmark.experiments.settings import Dataset, Protocol, Setting
-from dllmark.experiments.writing import Local
 from dllmark.models.loading import load_model
 from dllmark.relation.tokenizer import load_tokenizer
 
@@ -52,7 +52,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def local(model, tmp_path):
     """The texts as this machine writes them, and a lab with the same keys in another folder."""
-    lab = lab_in(tmp_path / "local", model, Local(lambda: load_model(model)))
+    lab = lab_in(tmp_path / "local", model, LocalWriter(lambda: load_model(model)))
     lab.complete([MARKED])
     shutil.copytree(tmp_path / "local" / "keys", tmp_path / "ray" / "keys")
     return tmp_path / "local"
@@ -68,7 +68,7 @@ def texts(folder):
 
 
 def test_both_engines_write_the_same_texts(cluster, model, local, tmp_path):
-    with OnRay(model, workers=2) as writer:
+    with RayWriter(model, workers=2) as writer:
         lab = lab_in(tmp_path / "ray", model, writer)
         lab.complete([MARKED])
     assert len(texts(local)) == 2
@@ -86,7 +86,7 @@ def load_local(folder):
 def test_a_worker_that_is_killed_is_replaced_and_its_batch_written_again(
     cluster, model, local, tmp_path
 ):
-    with OnRay(model, workers=1) as writer:
+    with RayWriter(model, workers=1) as writer:
         told = []
 
         def kill_once(name, done, total):
@@ -107,11 +107,11 @@ def test_a_run_that_is_cut_off_is_finished_by_the_other_engine(cluster, model, l
         if done >= 9:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), OnRay(model) as writer:
+    with pytest.raises(KeyboardInterrupt), RayWriter(model) as writer:
         lab_in(tmp_path / "ray", model, writer, on_batch=stop).complete([MARKED])
     [unmarked, marked] = sorted(texts(tmp_path / "ray").items(), reverse=True)
     assert (unmarked[1].count("\n"), marked[1].count("\n")) == (7, 2)
-    lab_in(tmp_path / "ray", model, Local(lambda: load_model(model))).complete([MARKED])
+    lab_in(tmp_path / "ray", model, LocalWriter(lambda: load_model(model))).complete([MARKED])
     assert texts(tmp_path / "ray") == texts(local)
 
 
@@ -119,13 +119,13 @@ def test_what_fails_on_a_worker_is_told_without_the_secret(cluster, model, tmp_p
     lab = lab_in(tmp_path, model, None)
     secret = lab.key(0.5).secret.reveal()
     no_model = pytest.raises(DllmarkError, match="there is no model /nowhere")
-    with no_model as told, OnRay("/nowhere") as lab.writer:
+    with no_model as told, RayWriter("/nowhere") as lab.writer:
         lab.complete([MARKED])
     assert secret.hex() not in str(told.value)
     [batch, *_] = lab._batches(lab._read(DATASET, MARKED))
     object.__setattr__(batch, "prompts", (7,))  # no text: an error that nobody foresaw
     failed = pytest.raises(DllmarkError, match=r"^Ray could not finish: .* is kept")
-    with failed as told, OnRay(model) as writer:
+    with failed as told, RayWriter(model) as writer:
         list(writer.write([batch]))
     assert secret.hex() not in str(told.value)
     assert repr(secret) not in str(told.value)
@@ -143,7 +143,7 @@ def test_the_command_writes_on_the_cluster(cluster, run, model, tmp_path, monkey
 
 def test_workers_that_the_cluster_has_no_place_for_are_refused(cluster, model):
     refused = pytest.raises(InputError, match="the cluster has 2 cores, too few for 3 workers")
-    with refused, OnRay(model, workers=3) as writer:
+    with refused, RayWriter(model, workers=3) as writer:
         writer.write([None])
 
 

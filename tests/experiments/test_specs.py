@@ -10,9 +10,9 @@ import torch
 from dllmark.attacks.endpoint import GivenUp
 from dllmark.detection.detector import Detector
 from dllmark.experiments import paper, specs
-from dllmark.experiments.lab import Kept, Lab
+from dllmark.experiments.batches import LocalWriter
+from dllmark.experiments.lab import CountedPrompts, Lab
 from dllmark.experiments.settings import Dataset, Protocol, Setting
-from dllmark.experiments.writing import Local
 from dllmark.marking.strategies import STRATEGIES
 
 PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
@@ -20,7 +20,7 @@ PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
 
 def lab_with(model, datasets, folder, **options):
     """A lab whose writer is this model."""
-    writer = Local(lambda: model)
+    writer = LocalWriter(lambda: model)
     return Lab(model.name, model.tokenizer, datasets, folder, PROTOCOL, writer, **options)
 
 
@@ -127,7 +127,7 @@ def test_table_2_keeps_the_paraphrases_of_prompts_that_count_no_more(lab, monkey
     paraphrasers = {"paraphrase": specs.Paraphraser({"name": "test"}, answers)}
     specs.table2(lab, paraphrasers)
     count = len(asked)
-    monkeypatch.setattr(type(lab), "kept", lambda *_: Kept([1, 4, 5], short=5, looping=0))
+    monkeypatch.setattr(type(lab), "kept", lambda *_: CountedPrompts([1, 4, 5], short=5, looping=0))
     fewer = specs.table2(lab, paraphrasers)
     assert {row["texts"] for row in fewer.rows if row["attack"] == "paraphrase"} == {3}
     assert len(asked) == count

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from dllmark.scan.inputs import InputFile, find_files
 from dllmark.scan.plan import LARGEST_SHARD, SMALLEST_SHARD, Shard, cut, kind, shard_size
-from dllmark.scan.reading import Columns, Document, Problem, read_piece
+from dllmark.scan.reading import Columns, CorpusDocument, Unreadable, read_piece
 
 
 def read_all(path, shard_bytes):
-    shards = cut(find_files([str(path)], "out"), shard_bytes)
+    shards = cut(find_files([str(path)], "out").files, shard_bytes)
     return [
         item for shard in shards for piece in shard.pieces for item in read_piece(piece, Columns())
     ]
@@ -95,5 +95,5 @@ def test_the_name_says_what_a_file_is(name, expected):
 def test_documents_and_problems_are_what_readers_yield(tmp_path):
     (tmp_path / "a.jsonl").write_text('"text"\n{')
     document, problem = read_all(tmp_path / "a.jsonl", 100)
-    assert isinstance(document, Document)
-    assert isinstance(problem, Problem)
+    assert isinstance(document, CorpusDocument)
+    assert isinstance(problem, Unreadable)

@@ -7,7 +7,8 @@ import signal
 import threading
 
 import pytest
-from corpora import FIXED_TIME, lines, rows, tree
+from corpora import FIXED_TIME, badly_named, lines, rows, tree
+from failing import FAILURE, Failing
 from processes import feed, make_pipe, open_when_read, reader_of
 
 from dllmark.errors import DllmarkError
@@ -15,12 +16,13 @@ from dllmark.scan import on_ray
 from dllmark.scan.plan import Piece, Shard
 from dllmark.scan.reading import Columns
 from dllmark.scan.run import Engine, Scan
-from dllmark.scan.work import Job, scan_shard
+from dllmark.scan.work import ScanSettings, scan_shard
 
 ray = pytest.importorskip("ray", reason="pip install 'dllmark[ray]'")
 
 # Ray's own code opens files, sockets and processes that it leaves to the end of the process.
 pytestmark = [
+    pytest.mark.usefixtures("nothing_drawn"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     # Ray sets options that it has itself deprecated.
@@ -42,8 +44,8 @@ def cluster():
 @pytest.fixture
 def scan(key, tmp_path):
     def scan(*inputs, engine, to, shard_bytes=6000, **changes):
-        job = Job(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
-        whole = Scan([str(path) for path in inputs], job, tmp_path / to, shard_bytes)
+        settings = ScanSettings(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
+        whole = Scan([str(path) for path in inputs], settings, tmp_path / to, shard_bytes)
         return whole.run(engine, fdr=None)
 
     return scan
@@ -94,26 +96,43 @@ def test_an_input_that_cannot_be_read_on_a_node_is_named(cluster, key, tmp_path)
         path.unlink()
         path.mkdir()
 
-    job = Job((key,), 1e-6, Columns())
+    settings = ScanSettings((key,), 1e-6, Columns())
     with pytest.raises(DllmarkError, match=r"cannot scan .*a.jsonl: Is a directory"):
-        Scan([str(path)], job, tmp_path / "out").run(Engine("ray"), None, replace_by_a_folder)
+        Scan([str(path)], settings, tmp_path / "out").run(Engine("ray"), None, replace_by_a_folder)
 
 
 def test_a_node_sends_back_the_files_that_this_machine_would_write(key, tmp_path, texts):
     (tmp_path / "a.jsonl").write_bytes(lines([*texts, 17]))
-    job, shard = Job((key,), 1e-6, Columns()), Shard(3, (Piece(str(tmp_path / "a.jsonl")),))
+    settings, shard = (
+        ScanSettings((key,), 1e-6, Columns()),
+        Shard(3, (Piece(str(tmp_path / "a.jsonl")),)),
+    )
     written, errors = io.BytesIO(), io.BytesIO()
-    scan_shard(shard, job, job.scorer(), written, errors)
+    scan_shard(shard, settings, settings.scorer(), written, errors)
     item = {"index": 3, "pieces": json.dumps(shard.packed())}
-    assert on_ray._scan(item, job) == {
+    assert on_ray._scan(item, settings) == {
         "index": 3,
         "documents": len(texts),
         "failure": "",
         "rows": written.getvalue(),
         "errors": errors.getvalue(),
     }
-    strict = Job((key,), 1e-6, Columns(), strict=True)
+    strict = ScanSettings((key,), 1e-6, Columns(), strict=True)
     assert "a.jsonl:21: neither an object" in on_ray._scan(item, strict)["failure"]
+
+
+def test_an_unexpected_error_on_a_node_is_shown_as_what_it_is(cluster, key, tmp_path):
+    (tmp_path / "a.jsonl").write_text('"words"')
+    settings = Failing((key,), 1e-6, Columns())
+    with pytest.raises(DllmarkError, match=FAILURE):
+        Scan([str(tmp_path / "a.jsonl")], settings, tmp_path / "out").run(Engine("ray"), None)
+
+
+def test_a_name_that_is_not_utf8_is_scanned_on_a_node_too(cluster, scan, tmp_path, texts):
+    badly_named(tmp_path / "in", texts[0])
+    scan(tmp_path / "in", engine=Engine(workers=1), to="local")
+    scan(tmp_path / "in", engine=Engine("ray"), to="ray")
+    assert tree(tmp_path / "ray") == tree(tmp_path / "local")
 
 
 def test_time_is_not_in_the_result(cluster, scan, tmp_path, texts):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dllmark.scan import reading
 from dllmark.scan.plan import Piece
-from dllmark.scan.reading import Columns, Document, Problem, read_piece
+from dllmark.scan.reading import Columns, CorpusDocument, Unreadable, read_piece
 
 SECRET_WORDS = "never repeat this text"
 
@@ -96,7 +96,7 @@ def test_a_line_may_be_just_a_string_and_start_with_a_byte_order_mark(written):
 )
 def test_a_bad_line_is_named_and_the_next_one_is_read(written, line, reason):
     problem, good = written("a.jsonl", line + b'\n"good"')
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, Unreadable)
     assert (problem.row, good.row, good.text) == (1, 2, "good")
     assert reason in problem.reason
 
@@ -110,13 +110,13 @@ def test_an_id_that_is_no_name_is_left_out(written, id_):
 def test_documents_longer_than_the_limit_are_passed_over(written, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "LARGEST", 100)
     found = written("a.jsonl", lines(["x" * 150, "é" * 60, "fits"]))
-    assert [type(item) for item in found] == [Problem, Problem, Document]
+    assert [type(item) for item in found] == [Unreadable, Unreadable, CorpusDocument]
     assert [item.row for item in found] == [1, 2, 3]
     assert "longer than" in found[0].reason
-    assert isinstance(written("a.txt", b"x" * 101)[0], Problem)
-    assert isinstance(written("a.txt", b"x" * 100)[0], Document)
+    assert isinstance(written("a.txt", b"x" * 101)[0], Unreadable)
+    assert isinstance(written("a.txt", b"x" * 100)[0], CorpusDocument)
     pq.write_table(pa.table({"text": ["x" * 101, "fits"]}), tmp_path / "a.parquet")
-    assert [type(item) for item in read(tmp_path / "a.parquet")] == [Problem, Document]
+    assert [type(item) for item in read(tmp_path / "a.parquet")] == [Unreadable, CorpusDocument]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -124,16 +124,16 @@ def test_a_truncated_file_gives_what_is_whole_and_one_problem(written, suffix):
     records = [{"text": f"{n} {n * 2654435761 % 2**32}"} for n in range(20_000)]
     content = COMPRESS[suffix](lines(records))
     *documents, problem = written(f"a.jsonl{suffix}", content[: len(content) * 9 // 10])
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, Unreadable)
     assert problem.reason.startswith("cannot be read")
-    whole = [item for item in documents if isinstance(item, Document)]
+    whole = [item for item in documents if isinstance(item, CorpusDocument)]
     assert [item.text for item in whole] == [record["text"] for record in records[: len(whole)]]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.xz", "a.jsonl.zst", "a.parquet"])
 def test_a_file_that_is_something_else_is_one_problem(written, name):
     [problem] = written(name, SECRET_WORDS.encode() * 10)
-    assert (problem.row, isinstance(problem, Problem)) == (None, True)
+    assert (problem.row, isinstance(problem, Unreadable)) == (None, True)
     assert SECRET_WORDS not in problem.reason
 
 
@@ -147,8 +147,8 @@ def test_a_damaged_row_group_does_not_cost_the_others(tmp_path):
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     path.write_bytes(content)
     found = read(path)
-    good = [item for item in found if isinstance(item, Document)]
-    [problem] = [item for item in found if isinstance(item, Problem)]
+    good = [item for item in found if isinstance(item, CorpusDocument)]
+    [problem] = [item for item in found if isinstance(item, Unreadable)]
     assert [item.row for item in good] == [*range(1, 1001), *range(2001, 3001)]
     assert (problem.row, "row group 1" in problem.reason) == (1001, True)
 
@@ -163,7 +163,7 @@ def test_nulls_numbers_and_bytes_that_are_no_text_in_parquet_are_problems(tmp_pa
     assert good.text == "good"
     assert (null.reason, invalid.reason) == ("the text is null", "not valid UTF-8")
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "b.parquet")
-    assert [item.row for item in read(tmp_path / "b.parquet") if isinstance(item, Problem)] == [
+    assert [item.row for item in read(tmp_path / "b.parquet") if isinstance(item, Unreadable)] == [
         1,
         2,
     ]
@@ -192,5 +192,5 @@ def test_no_bytes_whatever_stop_a_reader(tmp_path_factory, content, name):
     path = tmp_path_factory.mktemp("bytes") / name
     path.write_bytes(content)
     for item in read(path):
-        assert isinstance(item, Document | Problem)
+        assert isinstance(item, CorpusDocument | Unreadable)
         json.dumps(item).encode()

@@ -10,23 +10,27 @@ import sys
 import threading
 from pathlib import Path
 
+import corpora
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpora import FIXED_TIME, errors, lines, rows, tree
+from corpora import FIXED_TIME, badly_named, errors, lines, rows, tree
+from failing import FAILURE, Failing, Unloadable
 from processes import feed, make_pipe, open_when_read, reader_of
 
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, InputError
+from dllmark.files import only_writer_in
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.scan import work
 from dllmark.scan.reading import Columns
 from dllmark.scan.run import Engine, Scan
-from dllmark.scan.work import Job
+from dllmark.scan.work import ScanSettings
 
-SUPPORT = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{SUPPORT}{os.pathsep}{SUPPORT.parent}"}
+SUPPORT = Path(corpora.__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and named pipes")
 
 
@@ -35,8 +39,8 @@ def scan(key, tmp_path):
     """Scan into a folder of the given name, in small shards unless told otherwise."""
 
     def scan(*inputs, to="out", workers=1, fdr=None, shard_bytes=6000, **changes):
-        job = Job(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
-        whole = Scan([str(path) for path in inputs], job, tmp_path / to, shard_bytes)
+        settings = ScanSettings(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
+        whole = Scan([str(path) for path in inputs], settings, tmp_path / to, shard_bytes)
         return whole.run(Engine(workers=workers), fdr)
 
     return scan
@@ -101,21 +105,15 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(scan, corpus, tmp_path
 
 
 @linux
-def test_killed_at_any_moment_it_continues_to_the_same_bytes(scan, corpus, tmp_path, key_file):
-    scan(corpus / "a.jsonl", to="whole")
-    command = [
-        sys.executable,
-        SUPPORT / "kill_everywhere.py",
-        corpus / "a.jsonl",
-        key_file,
-        tmp_path,
-    ]
+def test_killed_at_any_moment_it_continues_to_the_same_bytes(corpus, tmp_path, key_file):
+    script = SUPPORT / "kill_everywhere.py"
+    command = [sys.executable, script, corpus / "a.jsonl", key_file, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    parts = len(list((tmp_path / "whole" / "rows").iterdir()))
-    assert parts > 1
-    assert result["moments"] >= 2 * (2 * parts + 5)  # each file, before and after it is moved
+    assert result["parts"] > 1
+    # each file, before and after it is moved
+    assert result["moments"] >= 2 * (2 * result["parts"] + 5)
     assert result["different"] == []
 
 
@@ -205,6 +203,64 @@ def test_a_shard_that_kills_every_worker_ends_the_scan_and_is_named(piped, scan,
     helper.join()
 
 
+def scan_two_files_with(settings, folder):
+    """Scan two files, each with its own worker."""
+    paths = [folder / "a.jsonl", folder / "b.jsonl"]
+    for path in paths:
+        path.write_text('"words"')
+    Scan([*map(str, paths)], settings, folder / "out", 1).run(Engine(workers=2), None)
+
+
+def test_an_unexpected_error_in_a_worker_is_shown_as_what_it_is(key, tmp_path):
+    with pytest.raises(DllmarkError, match=FAILURE) as told:
+        scan_two_files_with(Failing((key,), 1e-6, Columns()), tmp_path)
+    assert "memory" not in str(told.value)
+
+
+def test_a_worker_that_ends_by_itself_is_not_said_to_be_killed(key, tmp_path):
+    with pytest.raises(DllmarkError, match=r"3 workers in a row ended with status 7 .*jsonl\. "):
+        scan_two_files_with(Unloadable((key,), 1e-6, Columns()), tmp_path)
+
+
+@linux
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_name_that_is_not_utf8_is_scanned_under_one_that_can_be_shown(
+    scan, tmp_path, texts, workers
+):
+    folder = badly_named(tmp_path / "in", texts[0])
+    summary = scan(folder, workers=workers, shard_bytes=1)
+    name = f"{folder}/caf\\udce9.txt"
+    assert [row["path"] for row in rows(tmp_path / "out")] == [name, f"{folder}/good.txt"]
+    assert [one["path"] for one in errors(tmp_path / "out")] == [f"{folder}/\\udcff.jsonl"]
+    assert summary["watermarked_by_file"][0]["path"] == name
+    assert name in (tmp_path / "out" / "summary.md").read_text()
+    assert scan(folder, workers=workers, shard_bytes=1) == summary
+
+
+def test_a_folder_that_may_not_be_read_is_counted_and_named(scan, corpus, tmp_path, forbid):
+    (corpus / "private").mkdir()
+    (corpus / "private" / "a.txt").write_text("words")
+    readable = scan(corpus, to="readable")
+    forbid(corpus / "private")
+    summary = scan(corpus)
+    assert summary["errors"] == readable["errors"] + 1
+    assert summary["documents"] == readable["documents"] - 1
+    assert errors(tmp_path / "out")[0] == {
+        "path": str(corpus / "private"), "row": None, "reason": "cannot be read: Permission denied",
+    }  # fmt: skip
+    assert scan(corpus) == summary
+    with pytest.raises(InputError, match=r"private: cannot be read: Permission denied \(without"):
+        scan(corpus, to="strict", strict=True)
+
+
+def test_a_folder_that_may_be_read_by_now_is_another_input(scan, corpus, tmp_path, forbid):
+    (corpus / "private").mkdir()
+    with forbid(corpus / "private"):
+        scan(corpus)
+    with pytest.raises(InputError, match="other input files, or they changed"):
+        scan(corpus)
+
+
 def test_a_full_disk_leaves_no_half_file(corpus, key_file, tmp_path, scan):
     code = (
         "import resource, runpy, sys\n"
@@ -266,14 +322,9 @@ def test_a_damaged_manifest_is_refused(scan, corpus, tmp_path):
         scan(corpus)
 
 
-@linux
-def test_two_scans_do_not_write_to_one_folder(scan, piped, start):
-    running = start()
-    held = open_when_read(piped[1], running)
-    with pytest.raises(InputError, match="another run is writing"):
-        scan(piped[0])
-    os.close(held)
-    running.communicate()
+def test_two_scans_do_not_write_to_one_folder(scan, corpus, tmp_path):
+    with only_writer_in(tmp_path / "out"), pytest.raises(InputError, match="another run is writing"):
+        scan(corpus)
 
 
 def test_results_inside_the_input_folder_are_not_scanned(scan, corpus, tmp_path):
@@ -310,8 +361,8 @@ def test_impossible_settings_are_refused(scan, corpus, options, message):
 
 def test_progress_adds_up_to_all_bytes_and_documents(corpus, key, tmp_path):
     planned, told = [], []
-    job = Job((key,), 1e-6, Columns())
-    Scan([str(corpus)], job, tmp_path / "out", 3000).run(
+    settings = ScanSettings((key,), 1e-6, Columns())
+    Scan([str(corpus)], settings, tmp_path / "out", 3000).run(
         Engine(workers=1), None, lambda *plan: planned.append(plan), lambda *done: told.append(done)
     )
     size = sum(path.stat().st_size for path in corpus.iterdir())

@@ -43,6 +43,17 @@ def make_corpus(folder: Path, texts: list[str]) -> Path:
     return folder
 
 
+def badly_named(folder: Path, text: str) -> Path:
+    """Make a folder with three files, two of whose names are not UTF-8; one of these is damaged."""
+    folder.mkdir()
+    for name, content in ((b"caf\xe9.txt", text), (b"good.txt", text), (b"\xff.jsonl", "{")):
+        path = os.path.join(os.fsencode(folder), name)
+        with open(path, "w") as file:
+            file.write(content)
+        os.utime(path, (FIXED_TIME, FIXED_TIME))
+    return folder
+
+
 def tree(folder: Path) -> dict[str, str]:
     """Return every file below a folder, and a hash of what it holds."""
     return {

@@ -1,8 +1,9 @@
 """Kill a scan at each moment at which a file is about to change, continue it, and compare.
 
-Usage: python kill_everywhere.py CORPUS KEY FOLDER, where FOLDER/whole holds an uninterrupted scan.
-Prints one line of JSON: how many moments there were, and those after which the result differed.
-A process that has imported and loaded all it needs is forked for each run, which saves time.
+Usage: python kill_everywhere.py CORPUS KEY FOLDER
+Prints one line of JSON: how many parts the scan has, how many moments there were, and those after
+which the result differed from that of a scan nobody killed. To save time, a process that has loaded
+all it needs is forked for each run, nothing is drawn, and no disk is waited for.
 """
 
 import json
@@ -12,20 +13,26 @@ import signal
 import sys
 from pathlib import Path
 
-import matplotlib.figure  # noqa: F401  imported before the forks
 from corpora import tree
 
+from dllmark.files import atomic_write
 from dllmark.relation.key import WatermarkKey
+from dllmark.scan import summary
 from dllmark.scan.reading import Columns
 from dllmark.scan.run import Engine, Scan
-from dllmark.scan.work import Job
+from dllmark.scan.work import ScanSettings
 
 
-def scan(corpus: str, job: Job, folder: Path) -> None:
-    Scan([corpus], job, folder, shard_bytes=6000).run(Engine(workers=1), fdr=None)
+def scan(corpus: str, settings: ScanSettings, folder: Path) -> None:
+    Scan([corpus], settings, folder, shard_bytes=6000).run(Engine(workers=1), fdr=None)
 
 
-def killed_at(moment: int, corpus: str, job: Job, folder: Path) -> bool:
+def draw_nothing(summary: dict, path: Path) -> None:
+    with atomic_write(path):
+        pass
+
+
+def killed_at(moment: int, corpus: str, settings: ScanSettings, folder: Path) -> bool:
     """Scan in a process that kills itself at a moment; return whether it came that far."""
     child = os.fork()
     if child == 0:
@@ -41,9 +48,10 @@ def killed_at(moment: int, corpus: str, job: Job, folder: Path) -> bool:
 
             return call
 
-        os.fsync, os.replace, os.rmdir = map(counted, (os.fsync, os.replace, os.rmdir))
+        os.fsync = counted(lambda descriptor: None)
+        os.replace, os.rmdir = map(counted, (os.replace, os.rmdir))
         try:
-            scan(corpus, job, folder)
+            scan(corpus, settings, folder)
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
@@ -55,18 +63,21 @@ def killed_at(moment: int, corpus: str, job: Job, folder: Path) -> bool:
 
 def main() -> None:
     corpus, work = sys.argv[1], Path(sys.argv[3])
-    job = Job((WatermarkKey.load(sys.argv[2]),), 1e-6, Columns())
-    loaded = job.scorer()
-    Job.scorer = lambda job: loaded
+    settings = ScanSettings((WatermarkKey.load(sys.argv[2]),), 1e-6, Columns())
+    loaded = settings.scorer()
+    ScanSettings.scorer = lambda settings: loaded
+    summary._plot = draw_nothing
+    scan(corpus, settings, work / "whole")
     whole = tree(work / "whole")
     different, moment = [], 0
-    while killed_at(moment, corpus, job, folder := work / "killed"):
-        killed_at(-1, corpus, job, folder)
+    while killed_at(moment, corpus, settings, folder := work / "killed"):
+        killed_at(-1, corpus, settings, folder)
         if tree(folder) != whole:
             different.append(moment)
         shutil.rmtree(folder)
         moment += 1
-    print(json.dumps({"moments": moment, "different": different}))
+    parts = len(list((work / "whole" / "rows").iterdir()))
+    print(json.dumps({"parts": parts, "moments": moment, "different": different}))
 
 
 if __name__ == "__main__":

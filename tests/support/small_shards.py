@@ -7,13 +7,13 @@ from dllmark.errors import DllmarkError
 from dllmark.relation.key import WatermarkKey
 from dllmark.scan.reading import Columns
 from dllmark.scan.run import Engine, Scan
-from dllmark.scan.work import Job
+from dllmark.scan.work import ScanSettings
 
 if __name__ == "__main__":
     key, folder, workers, shard_bytes, *inputs = sys.argv[1:]
-    job = Job((WatermarkKey.load(key),), 1e-6, Columns())
+    settings = ScanSettings((WatermarkKey.load(key),), 1e-6, Columns())
     try:
-        scan = Scan(inputs, job, Path(folder), int(shard_bytes))
+        scan = Scan(inputs, settings, Path(folder), int(shard_bytes))
         scan.run(Engine(workers=int(workers)), fdr=None)
     except DllmarkError as error:
         sys.exit(f"error: {error}")

@@ -20,11 +20,11 @@ from dllmark.terminal import err, print_json, print_text
 if TYPE_CHECKING:
     from dllmark.attacks.endpoint import GivenUp
     from dllmark.attacks.records import Record
+    from dllmark.experiments.batches import BatchWriter
     from dllmark.experiments.lab import Lab
     from dllmark.experiments.report import Report
     from dllmark.experiments.settings import Protocol
     from dllmark.experiments.specs import Paraphraser
-    from dllmark.experiments.writing import Writer
 
 MOST_REQUESTS = 20_000
 """To the endpoint in one run of table2, which has four texts a prompt."""
@@ -155,20 +155,20 @@ def reproduce(
 
 def _writer(
     engine: str, model: str, workers: int | None, address: str | None
-) -> AbstractContextManager[Writer]:
+) -> AbstractContextManager[BatchWriter]:
     """Return who writes the texts; it loads the model when there is something to write."""
     if engine == "ray":
-        from dllmark.experiments.on_ray import OnRay
+        from dllmark.experiments.on_ray import RayWriter
 
-        return OnRay(model, workers, address)
-    from dllmark.experiments.writing import Local
+        return RayWriter(model, workers, address)
+    from dllmark.experiments.batches import LocalWriter
     from dllmark.models.loading import load_model
 
-    return nullcontext(Local(lambda: load_model(model)))
+    return nullcontext(LocalWriter(lambda: load_model(model)))
 
 
 def _lab(
-    writer: Writer,
+    writer: BatchWriter,
     model: str,
     c4: str | None,
     eli5: str | None,
@@ -192,8 +192,8 @@ def _lab(
 
 def _publish(report: Report, out: Path, name: str, as_json: bool) -> None:
     """Write a report with where and how it was made, and print it."""
+    from dllmark.experiments.batches import processor
     from dllmark.experiments.runs import revision, today
-    from dllmark.experiments.writing import processor
 
     report.origin |= {
         "report": f"{today()}, dllmark {revision()}, {processor()}",

@@ -85,15 +85,15 @@ def scan(
     from dllmark.scan.run import Engine, Scan
     from dllmark.scan.scoring import Scorer
     from dllmark.scan.summary import as_text
-    from dllmark.scan.work import Job
+    from dllmark.scan.work import ScanSettings
 
     keys = tuple(WatermarkKey.load(path) for path in key)
     sources = tuple(tokenizer or ())
     Scorer(keys, fpr, [load_tokenizer(source) for source in sources])  # wrong ones show here
-    job = Job(keys, fpr, Columns(text_column, id_column), sources, strict)
+    settings = ScanSettings(keys, fpr, Columns(text_column, id_column), sources, strict)
     try:
         with _progress() as (on_plan, on_progress):
-            whole = Scan(inputs, job, output)
+            whole = Scan(inputs, settings, output)
             summary = whole.run(Engine(engine, workers, ray_address), bh, on_plan, on_progress)
     except KeyboardInterrupt:
         raise InputError(f"interrupted: the same command continues in {output}") from None

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from dllmark.detection.detector import Detector, Scoring
 from dllmark.errors import InputError
 from dllmark.experiments import runs
+from dllmark.experiments.batches import Batch, BatchWriter, TextRecord
 from dllmark.experiments.runs import Runs, Written
 from dllmark.experiments.settings import Dataset, Protocol, Setting
-from dllmark.experiments.writing import Batch, Record, Writer
 from dllmark.files import append_line, atomic_write, whole_lines, writing
 from dllmark.quality.perplexity import Judge, load_judge, perplexities
 from dllmark.quality.repetition import repeated_ngrams
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Kept:
+class CountedPrompts:
     """The prompts that count, and how many do not: some text too short, or the unmarked a loop."""
 
     numbers: list[int]
@@ -58,13 +58,13 @@ class _File:
     setting: Setting
     path: Path
     size: int
-    records: list[Record]
+    records: list[TextRecord]
 
     @property
     def missing(self) -> int:
         return max(0, len(self.dataset.prompts) - len(self.records))
 
-    def append(self, records: list[Record]) -> None:
+    def append(self, records: list[TextRecord]) -> None:
         for record in records:
             self.size = append_line(self.path, self.size, json.dumps(record).encode() + b"\n")
             self.records.append(_packed(record))
@@ -83,12 +83,12 @@ class Lab:
     datasets: list[Dataset]
     folder: Path
     protocol: Protocol
-    writer: Writer
+    writer: BatchWriter
     judge: str | None = None
     batch_size: int = 8
     command: str = ""
     on_batch: Callable[[str, int, int], None] = lambda name, done, total: None
-    _texts: dict[tuple[str, Setting], list[Record]] = field(default_factory=dict)
+    _texts: dict[tuple[str, Setting], list[TextRecord]] = field(default_factory=dict)
     _repeats: dict[tuple[str, Setting], Floats] = field(default_factory=dict)
     _judge: Judge | None = None
 
@@ -103,7 +103,7 @@ class Lab:
         places = [(dataset, setting) for dataset in self.datasets for setting in wanted]
         self._complete([place for place in places if (place[0].name, place[1]) not in self._texts])
 
-    def texts(self, dataset: Dataset, setting: Setting) -> list[Record]:
+    def texts(self, dataset: Dataset, setting: Setting) -> list[TextRecord]:
         """Return the text of every prompt under a setting, writing those that are not there."""
         if (dataset.name, setting) not in self._texts:
             self._complete([(dataset, setting)])
@@ -115,7 +115,7 @@ class Lab:
         names = {dataset.name for dataset in self.datasets}
         return [one for one in self._runs.notes if one.prompts in names and one.setting in slugs]
 
-    def kept(self, dataset: Dataset, *settings: Setting) -> Kept:
+    def kept(self, dataset: Dataset, *settings: Setting) -> CountedPrompts:
         """Return the prompts that count: long enough texts, and no loop where it is unmarked."""
         scored, most = self.protocol.scored, self.protocol.most_repeats
         plain = settings[0].unmarked
@@ -126,7 +126,7 @@ class Lab:
             repeats = [repeated_ngrams(text["ids"]) for text in self.texts(dataset, plain)]
             self._repeats[dataset.name, plain] = np.array(repeats)
         counted = long & (self._repeats[dataset.name, plain] <= most)
-        kept = Kept(
+        kept = CountedPrompts(
             np.flatnonzero(counted).tolist(), int((~long).sum()), int((long & ~counted).sum())
         )
         if len(kept.numbers) < 2:
@@ -137,7 +137,7 @@ class Lab:
             )
         return kept
 
-    def z(self, texts: list[Record], detector: Detector, length: int | None = None) -> Floats:
+    def z(self, texts: list[TextRecord], detector: Detector, length: int | None = None) -> Floats:
         """Return the z of the first tokens of some texts."""
         cut = [text["ids"][: length or self.protocol.scored] for text in texts]
         return np.array([found.z for found in detector.detect_many(cut)])
@@ -249,6 +249,6 @@ class Lab:
         return file
 
 
-def _packed(record: Record) -> Record:
+def _packed(record: TextRecord) -> TextRecord:
     """Return a text with its ids in a tenth of the memory that a list takes."""
     return {**record, "ids": np.asarray(record["ids"], dtype=np.int32)}

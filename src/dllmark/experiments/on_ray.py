@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllmark.cluster import cluster
 from dllmark.errors import DllmarkError, InputError
-from dllmark.experiments.writing import Batch, Record, hardware, write_batch
+from dllmark.experiments.batches import Batch, TextRecord, hardware, write_batch
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -23,7 +23,7 @@ AHEAD = 2
 """Batches a worker has in hand: it starts the next one while the last travels."""
 
 
-class OnRay:
+class RayWriter:
     """Writes with several workers, each with a model on a GPU of its own, or on the CPU.
 
     The key goes to a worker with each batch and never into its definition, which Ray stores.
@@ -37,14 +37,14 @@ class OnRay:
         self._seen: dict[int, str] = {}
         self._open = ExitStack()
 
-    def __enter__(self) -> OnRay:
+    def __enter__(self) -> RayWriter:
         return self
 
     def __exit__(self, *raised: Any) -> bool | None:
         """Send the workers away, and leave the cluster."""
         return self._open.__exit__(*raised)
 
-    def write(self, batches: Sequence[Batch]) -> Iterator[list[Record]]:
+    def write(self, batches: Sequence[Batch]) -> Iterator[list[TextRecord]]:
         """Give each worker the next batch when it is done with one."""
         if batches and not self._workers:
             self._start()
@@ -59,7 +59,7 @@ class OnRay:
         count, needs = _shares(api.nodes(), self._count)
         remote = api.remote(
             **needs, max_restarts=RESTARTS, max_task_retries=RESTARTS, scheduling_strategy="SPREAD"
-        )(_Worker)
+        )(_WritingActor)
         for _ in range(count):
             self._workers.append(remote.remote(self._source))
             self._open.callback(api.kill, self._workers[-1])
@@ -70,13 +70,13 @@ class OnRay:
         kinds = Counter(self._seen.values())
         return " and ".join(f"{count} × {kind}" for kind, count in kinds.items()) + ", Ray"
 
-    def _in_order(self, batches: Sequence[Batch]) -> Iterator[list[Record]]:
+    def _in_order(self, batches: Sequence[Batch]) -> Iterator[list[TextRecord]]:
         """Yield results in the order of the batches; those that are early wait here."""
         import ray
 
         waiting = iter(enumerate(batches))
         running: dict[Any, tuple[int, int]] = {}
-        early: dict[int, list[Record]] = {}
+        early: dict[int, list[TextRecord]] = {}
 
         def give(worker: int) -> None:
             for number, batch in waiting:
@@ -99,13 +99,13 @@ class OnRay:
                 turn += 1
 
 
-class _Worker:
+class _WritingActor:
     """One process of the cluster, with the model it writes with."""
 
     def __init__(self, source: str) -> None:
         self._source = source
 
-    def write(self, batch: Batch) -> tuple[str, str, list[Record]]:
+    def write(self, batch: Batch) -> tuple[str, str, list[TextRecord]]:
         """Return why it failed, if so, what it was written on, and the texts."""
         try:
             model = self._model

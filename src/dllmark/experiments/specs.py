@@ -21,11 +21,11 @@ from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
 from dllmark.detection.detector import Detector, Scoring
 from dllmark.detection.stats import threshold
 from dllmark.experiments import paper
-from dllmark.experiments.lab import Floats, Kept, Lab
+from dllmark.experiments.batches import TextRecord
+from dllmark.experiments.lab import CountedPrompts, Floats, Lab
 from dllmark.experiments.report import Curve, Report, Row, rate_cells
 from dllmark.experiments.runs import summary
 from dllmark.experiments.settings import METHODS, RATES, SCORINGS, Dataset, Setting
-from dllmark.experiments.writing import Record
 from dllmark.files import whole_lines
 from dllmark.marking.strategies import STRATEGIES
 
@@ -234,7 +234,7 @@ def lengths(lab: Lab) -> Report:
     return report
 
 
-def _p_by_length(texts: list[Record], detector: Detector) -> dict[int, Floats]:
+def _p_by_length(texts: list[TextRecord], detector: Detector) -> dict[int, Floats]:
     """Return for each length the p-values of the beginnings of the texts that reach it."""
     found = {}
     for length in LENGTHS:
@@ -284,9 +284,9 @@ def _detected(
     lab: Lab,
     dataset: Dataset,
     setting: Setting,
-    kept: Kept,
+    kept: CountedPrompts,
     scoring: Scoring,
-    texts: list[Record] | None = None,
+    texts: list[TextRecord] | None = None,
 ) -> Row:
     """Return a setting's TPR at each rate with its interval, and the mean z."""
     detector = lab.detector(setting.gamma, scoring)
@@ -306,11 +306,11 @@ def _attacked(
     lab: Lab,
     dataset: Dataset,
     setting: Setting,
-    kept: Kept,
+    kept: CountedPrompts,
     attack: str,
     ratio: float,
     paraphrasers: dict[str, Paraphraser | None],
-) -> list[Record]:
+) -> list[TextRecord]:
     """Return the ids of a setting's texts after an attack, which is the same in every run.
 
     There are none where the paraphraser is absent, or gave all of them up.
@@ -333,7 +333,7 @@ def _attacked(
 
 
 def _paraphrased(
-    paraphraser: Paraphraser, texts: list[Record], numbers: list[int], path: Path
+    paraphraser: Paraphraser, texts: list[TextRecord], numbers: list[int], path: Path
 ) -> list[str]:
     """Return the paraphrases of texts; they are kept in a file, and only missing ones are made.
 
@@ -349,7 +349,7 @@ def _paraphrased(
     return [line["text"] for line in lines if line["attack"]["line"] in wanted]
 
 
-def _pick(texts: list[Record], kept: list[int]) -> list[Record]:
+def _pick(texts: list[TextRecord], kept: list[int]) -> list[TextRecord]:
     return [texts[number] for number in kept]
 
 

@@ -16,30 +16,47 @@ from pathlib import Path
 from dllmark.errors import DllmarkError, InputError
 from dllmark.scan.plan import Shard
 from dllmark.scan.scoring import Scorer
-from dllmark.scan.work import Job, OnProgress, errors_path, rows_path, scan_into
+from dllmark.scan.work import (
+    CONTINUES,
+    OnProgress,
+    ScanSettings,
+    errors_path,
+    rows_path,
+    scan_into,
+    unexpected_error,
+)
 
 ATTEMPTS = 3
 """How often a shard may lose its worker before the scan gives up."""
 
+EXIT_SECONDS = 10
+"""How long a worker that closed its connection may take to end by itself."""
 
-def scan_here(folder: Path, shards: Iterable[Shard], job: Job, on_progress: OnProgress) -> None:
+
+def scan_here(
+    folder: Path, shards: Iterable[Shard], settings: ScanSettings, on_progress: OnProgress
+) -> None:
     """Scan shards in this process, one after the other."""
-    scorer = job.scorer()
+    scorer = settings.scorer()
     for shard in shards:
-        _scan(folder, shard, job, scorer, on_progress)
+        _scan(folder, shard, settings, scorer, on_progress)
 
 
 def scan_in_processes(
-    folder: Path, shards: Iterable[Shard], job: Job, on_progress: OnProgress, workers: int
+    folder: Path,
+    shards: Iterable[Shard],
+    settings: ScanSettings,
+    on_progress: OnProgress,
+    workers: int,
 ) -> None:
     """Scan shards in some processes; the shard of one that dies goes to a new one."""
     waiting = deque(shards)
     attempts: dict[int, int] = {}
-    running: list[_Worker] = []
+    running: list[_ScanProcess] = []
     try:
         while waiting or any(worker.shard for worker in running):
             while waiting and len(running) < workers:
-                running.append(_Worker(folder, job))
+                running.append(_ScanProcess(folder, settings))
             for worker in running:
                 if waiting and worker.shard is None:
                     worker.give(waiting.popleft())
@@ -53,15 +70,21 @@ def scan_in_processes(
                 clean(folder, lost)
                 attempts[lost.index] = attempts.get(lost.index, 0) + 1
                 if attempts[lost.index] == ATTEMPTS:
-                    raise DllmarkError(
-                        f"{ATTEMPTS} workers in a row were killed while they read "
-                        f"{lost.pieces[0].path} (memory may be short: use fewer --workers, or "
-                        "leave that file out). What is done is kept; the same command continues"
-                    )
+                    raise _lost(lost, worker.status)
                 waiting.appendleft(lost)
     finally:
         for worker in running:
             worker.stop()
+
+
+def _lost(shard: Shard, status: int) -> DllmarkError:
+    """Return what is said of a shard whose workers all died; a negative status is a signal's."""
+    how, hint = f"ended with status {status}", ""
+    if status < 0:
+        how, hint = "were killed", " (memory may be short: use fewer --workers, or leave it out)"
+    return DllmarkError(
+        f"{ATTEMPTS} workers in a row {how} while they read {shard.files}{hint}. {CONTINUES}"
+    )
 
 
 def clean(folder: Path, shard: Shard) -> None:
@@ -71,28 +94,30 @@ def clean(folder: Path, shard: Shard) -> None:
             left.unlink(missing_ok=True)
 
 
-def _scan(folder: Path, shard: Shard, job: Job, scorer: Scorer, on_progress: OnProgress) -> None:
+def _scan(
+    folder: Path, shard: Shard, settings: ScanSettings, scorer: Scorer, on_progress: OnProgress
+) -> None:
     try:
-        scan_into(folder, shard, job, scorer, on_progress)
+        scan_into(folder, shard, settings, scorer, on_progress)
     except OSError as error:
         raise InputError(
-            f"cannot scan {shard.pieces[0].path} into {folder}: {error.strerror or error}. "
-            "What is done is kept; the same command continues"
+            f"cannot scan {shard.files} into {folder}: {error.strerror or error}. {CONTINUES}"
         ) from None
 
 
-class _Worker:
+class _ScanProcess:
     """A process that scans one shard after the other, and the one it has in hand."""
 
-    def __init__(self, folder: Path, job: Job) -> None:
+    def __init__(self, folder: Path, settings: ScanSettings) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process: SpawnProcess = context.Process(
-            target=_work, args=(theirs, folder, job), daemon=True
+            target=_work, args=(theirs, folder, settings), daemon=True
         )
         self._process.start()
         theirs.close()
         self.shard: Shard | None = None
+        self.status = 0
 
     def give(self, shard: Shard) -> None:
         self.shard = shard
@@ -104,7 +129,9 @@ class _Worker:
         try:
             message = self._connection.recv()
         except (EOFError, ConnectionResetError):
+            self._process.join(EXIT_SECONDS)
             self.stop()
+            self.status = self._process.exitcode or 0
             return False
         if isinstance(message, DllmarkError):
             raise message
@@ -120,23 +147,28 @@ class _Worker:
         self._connection.close()
 
 
-def _ready(workers: list[_Worker]) -> list[_Worker]:
+def _ready(workers: list[_ScanProcess]) -> list[_ScanProcess]:
     """Wait until a worker says something or is dead, and return those."""
     ready = wait([worker._connection for worker in workers])
     return [worker for worker in workers if worker._connection in ready]
 
 
-def _work(connection: Connection, folder: Path, job: Job) -> None:
+def _work(connection: Connection, folder: Path, settings: ScanSettings) -> None:
     """Scan the shards that come, until the process that sends them is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        scorer = job.scorer()
-        while True:
-            _scan(folder, connection.recv(), job, scorer, lambda *done: connection.send(done))
+    scorer = None
+    while True:
+        shard = connection.recv()
+        try:
+            scorer = scorer or settings.scorer()
+            _scan(folder, shard, settings, scorer, lambda *done: connection.send(done))
+        except DllmarkError as error:
+            connection.send(error)
+        except Exception as error:
+            connection.send(unexpected_error(error, shard))
+        else:
             connection.send(None)
-    except DllmarkError as error:
-        connection.send(error)
 
 
 def _end_with_parent() -> None:

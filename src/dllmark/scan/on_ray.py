@@ -15,17 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from dllmark.cluster import NEEDS_RAY, cluster
-from dllmark.errors import DllmarkError, InputError
+from dllmark.errors import DllmarkError
 from dllmark.files import atomic_write, writing
 from dllmark.scan.plan import Shard
 from dllmark.scan.scoring import Scorer
-from dllmark.scan.work import Job, OnProgress, errors_path, rows_path, scan_shard
+from dllmark.scan.work import (
+    OnProgress,
+    ScanSettings,
+    errors_path,
+    rows_path,
+    scan_shard,
+    unexpected_error,
+)
 
 
 def scan_on_ray(
     folder: Path,
     shards: Sequence[Shard],
-    job: Job,
+    settings: ScanSettings,
     on_progress: OnProgress,
     workers: int | None,
     address: str | None,
@@ -42,11 +49,11 @@ def scan_on_ray(
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
         results = ray.data.from_items(items, override_num_blocks=len(items)).map(
-            functools.partial(_scan, job=job), num_cpus=1, concurrency=workers
+            functools.partial(_scan, settings=settings), num_cpus=1, concurrency=workers
         )
         for result in results.iter_rows():
             if result["failure"]:
-                raise InputError(result["failure"])
+                raise DllmarkError(result["failure"])
             _write(folder, by_index[result["index"]], result)
             on_progress(by_index[result["index"]].size, result["documents"])
 
@@ -60,7 +67,7 @@ def _write(folder: Path, shard: Shard, result: dict[str, Any]) -> None:
             file.write(result["rows"])
 
 
-def _scan(item: dict[str, Any], job: Job) -> dict[str, Any]:
+def _scan(item: dict[str, Any], settings: ScanSettings) -> dict[str, Any]:
     """Scan one shard, on a node of the cluster; what fails is told, since Ray would retry it."""
     rows, errors = io.BytesIO(), io.BytesIO()
     documents = 0
@@ -72,11 +79,13 @@ def _scan(item: dict[str, Any], job: Job) -> dict[str, Any]:
     shard = Shard.unpacked(item["index"], json.loads(item["pieces"]))
     failure = ""
     try:
-        scan_shard(shard, job, _scorer(job), rows, errors, count)
+        scan_shard(shard, settings, _scorer(settings), rows, errors, count)
     except DllmarkError as error:
         failure = str(error)
     except OSError as error:
-        failure = f"cannot scan {shard.pieces[0].path}: {error.strerror or error}"
+        failure = f"cannot scan {shard.files}: {error.strerror or error}"
+    except Exception as error:
+        failure = str(unexpected_error(error, shard))
     return {
         "index": item["index"],
         "documents": documents,
@@ -87,6 +96,6 @@ def _scan(item: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _scorer(job: Job) -> Scorer:
+def _scorer(settings: ScanSettings) -> Scorer:
     """Load the tokenizers once a worker, not once a shard."""
-    return job.scorer()
+    return settings.scorer()

@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec
 
-from dllmark.scan.inputs import InputFile
+from dllmark.scan.inputs import InputFile, shown_path
 
 SMALLEST_SHARD, LARGEST_SHARD = 8 << 20, 256 << 20
 SHARDS = 1000
@@ -37,6 +37,11 @@ class Piece:
     first_row: int = 1
     size: int = 0
 
+    @property
+    def shown(self) -> str:
+        """Its path as the results name it."""
+        return shown_path(self.path)
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -54,6 +59,12 @@ class Shard:
     def name(self) -> str:
         """The stem of its files in the output."""
         return f"part-{self.index:06}"
+
+    @property
+    def files(self) -> str:
+        """What a message calls it: its file, or the first of them."""
+        others = len({piece.path for piece in self.pieces}) - 1
+        return self.pieces[0].shown + (f" and {others} other files" if others else "")
 
     def packed(self) -> list[list[Any]]:
         """Return its pieces as plain JSON values."""

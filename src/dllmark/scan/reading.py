@@ -1,7 +1,7 @@
 """Read the documents of a piece of a file, one after the other, in memory that does not grow.
 
-What cannot be read is a `Problem` with its place and its reason, never the text itself. A failing
-connection or disk is no property of the data: it is raised.
+What cannot be read is an `Unreadable` with its place and its reason, never the text itself. A
+failing connection or disk is no property of the data: it is raised.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dllmark.scan.inputs import Unreadable
 from dllmark.scan.plan import Piece, kind
 
 LARGEST = 64 << 20
@@ -41,21 +42,13 @@ BROKEN = (
 )
 
 
-class Document(NamedTuple):
+class CorpusDocument(NamedTuple):
     """A text, and where it came from."""
 
     path: str
     row: int
     id: str | None
     text: str
-
-
-class Problem(NamedTuple):
-    """What could not be scored; without a row number, it is the rest of the file."""
-
-    path: str
-    row: int | None
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class _BadTextError(ValueError):
 
 def read_piece(
     piece: Piece, columns: Columns, on_bytes: Callable[[int], None] = lambda done: None
-) -> Iterator[Document | Problem]:
+) -> Iterator[CorpusDocument | Unreadable]:
     """Yield the documents of a piece; `on_bytes` is told how far in it the reader is."""
     what, compression = kind(piece.path)
     try:
@@ -92,7 +85,7 @@ def read_piece(
     except Exception as error:
         if not _is_damage(error):
             raise
-        yield Problem(piece.path, None, f"cannot be read: {_first_line(error)}")
+        yield Unreadable(piece.shown, None, f"cannot be read: {_first_line(error)}")
 
 
 def _open(path: str) -> BinaryIO:
@@ -125,17 +118,17 @@ def _decompressed(raw: BinaryIO, compression: str) -> BinaryIO:
     return raw
 
 
-def _whole_text(file: BinaryIO, piece: Piece) -> Document | Problem:
+def _whole_text(file: BinaryIO, piece: Piece) -> CorpusDocument | Unreadable:
     content = file.read(LARGEST + 1).removeprefix(BYTE_ORDER_MARK)
     try:
         if b"\0" in content:
             raise _BadTextError("binary data, not text")
-        return Document(piece.path, 1, None, _text(content))
+        return CorpusDocument(piece.shown, 1, None, _text(content))
     except _BadTextError as error:
-        return Problem(piece.path, 1, str(error))
+        return Unreadable(piece.shown, 1, str(error))
 
 
-def _lines(file: BinaryIO, piece: Piece, columns: Columns) -> Iterator[Document | Problem]:
+def _lines(file: BinaryIO, piece: Piece, columns: Columns) -> Iterator[CorpusDocument | Unreadable]:
     """Yield the documents of the lines that start in a piece; blank lines are passed over."""
     at, row = piece.start, piece.first_row
     if at:
@@ -151,9 +144,9 @@ def _lines(file: BinaryIO, piece: Piece, columns: Columns) -> Iterator[Document 
         if line.strip():
             try:
                 text, id_ = _record(line.removeprefix(BYTE_ORDER_MARK), columns)
-                yield Document(piece.path, row, id_, text)
+                yield CorpusDocument(piece.shown, row, id_, text)
             except _BadTextError as error:
-                yield Problem(piece.path, row, str(error))
+                yield Unreadable(piece.shown, row, str(error))
         row += 1
 
 
@@ -219,20 +212,20 @@ def _id(value: object) -> str | None:
 
 def _parquet(
     raw: BinaryIO, piece: Piece, columns: Columns, on_bytes: Callable[[int], None]
-) -> Iterator[Document | Problem]:
+) -> Iterator[CorpusDocument | Unreadable]:
     """Yield the documents of the row groups that start in a piece."""
     file = pq.ParquetFile(raw, buffer_size=BUFFER, pre_buffer=False)
     names = file.schema_arrow.names
     if columns.text not in names:
         there = ", ".join(names[:20])
-        yield Problem(piece.path, None, f"no column {columns.text!r}; there are: {there}")
+        yield Unreadable(piece.shown, None, f"no column {columns.text!r}; there are: {there}")
         return
     wanted = [name for name in (columns.text, columns.id) if name in names]
     row = 1
     for group in range(file.metadata.num_row_groups):
         about = file.metadata.row_group(group)
         if piece.start <= _offset(about) and (piece.end is None or _offset(about) < piece.end):
-            yield from _row_group(file, group, wanted, columns, piece.path, row)
+            yield from _row_group(file, group, wanted, columns, piece.shown, row)
             on_bytes(_offset(about) - piece.start)
         row += about.num_rows
 
@@ -245,7 +238,7 @@ def _offset(about: Any) -> int:
 
 def _row_group(
     file: Any, group: int, wanted: list[str], columns: Columns, path: str, row: int
-) -> Iterator[Document | Problem]:
+) -> Iterator[CorpusDocument | Unreadable]:
     try:
         for batch in file.iter_batches(ROWS_AT_ONCE, [group], wanted, use_threads=False):
             texts = _binary(batch.column(columns.text)).to_pylist()
@@ -253,15 +246,15 @@ def _row_group(
             for number, value in enumerate(texts):
                 try:
                     id_ = _id(ids[number]) if ids else None
-                    yield Document(path, row, id_, _text(value))
+                    yield CorpusDocument(path, row, id_, _text(value))
                 except _BadTextError as error:
-                    yield Problem(path, row, str(error))
+                    yield Unreadable(path, row, str(error))
                 row += 1
     except Exception as error:
         if not _is_damage(error):
             raise
         reason = f"the rest of row group {group} cannot be read: {_first_line(error)}"
-        yield Problem(path, row, reason)
+        yield Unreadable(path, row, reason)
 
 
 def _binary(column: Any) -> Any:

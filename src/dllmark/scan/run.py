@@ -19,12 +19,19 @@ from typing import Any, Literal
 from dllmark import __version__
 from dllmark.errors import InputError
 from dllmark.files import atomic_write, only_writer_in, writing
-from dllmark.scan.inputs import InputFile, find_files
+from dllmark.scan.inputs import Inputs, Unreadable, find_files
 from dllmark.scan.local import scan_here, scan_in_processes
 from dllmark.scan.plan import Shard, cut, shard_size
-from dllmark.scan.reading import LARGEST, Problem
+from dllmark.scan.reading import LARGEST
 from dllmark.scan.summary import summarise, write_summary
-from dllmark.scan.work import Job, OnProgress, errors_path, problem_error, rows_path
+from dllmark.scan.work import (
+    OnProgress,
+    ScanSettings,
+    error_line,
+    errors_path,
+    rows_path,
+    strict_error,
+)
 
 FORMAT = "dllmark-scan-1"
 MANIFEST = "manifest.json"
@@ -44,7 +51,7 @@ class Scan:
     """What to scan, for what, and where to put the result."""
 
     inputs: Sequence[str]
-    job: Job
+    settings: ScanSettings
     folder: Path
     shard_bytes: int | None = None
 
@@ -64,41 +71,47 @@ class Scan:
         if engine.workers is not None and engine.workers < 1:
             raise InputError(f"a scan needs at least 1 worker; got {engine.workers}")
         with only_writer_in(self.folder):
-            shards = self._plan()
+            shards, unreadable = self._plan()
             self._clean()
             left = [shard for shard in shards if not rows_path(self.folder, shard).exists()]
             total = sum(shard.size for shard in shards)
             on_plan(total, total - sum(shard.size for shard in left))
             if left:
                 self._work(left, engine, on_progress)
-            return self._finish(shards, fdr)
+            return self._finish(shards, unreadable, fdr)
 
-    def _plan(self) -> list[Shard]:
-        """Return the shards: those of the manifest, or new ones, which are then written to it."""
-        files = find_files(self.inputs, str(self.folder))
-        settings = self._settings(files)
+    def _plan(self) -> tuple[list[Shard], list[Unreadable]]:
+        """Return the shards and the folders that cannot be read.
+
+        The shards are those of the manifest, or new ones, which are then written to it.
+        """
+        inputs = find_files(self.inputs, str(self.folder))
+        if self.settings.strict and inputs.unreadable:
+            raise strict_error(inputs.unreadable[0])
+        settings = self._recorded(inputs)
         path = self.folder / MANIFEST
         if path.exists():
-            return _continued(path, settings)
+            return _continued(path, settings), inputs.unreadable
         if any(not left.name.startswith(f".{MANIFEST}.") for left in self.folder.iterdir()):
             raise InputError(f"{self.folder} is not empty and holds no scan: give another folder")
-        shards = cut(files, settings["shard_bytes"])
+        shards = cut(inputs.files, settings["shard_bytes"])
         record = {"settings": settings, "shards": [shard.packed() for shard in shards]}
         with writing(self.folder), atomic_write(path) as file:
             file.write(json.dumps(record, indent=1).encode() + b"\n")
-        return shards
+        return shards, inputs.unreadable
 
-    def _settings(self, files: list[InputFile]) -> dict[str, Any]:
+    def _recorded(self, inputs: Inputs) -> dict[str, Any]:
         """Return all that decides the rows, and nothing secret."""
         return {
             "format": FORMAT,
             "version": __version__,
-            "keys": [key.identity.to_dict() for key in dict.fromkeys(self.job.keys)],
-            "fpr": self.job.fpr,
-            "columns": asdict(self.job.columns),
-            "shard_bytes": self.shard_bytes or shard_size(files),
+            "keys": [key.identity.to_dict() for key in dict.fromkeys(self.settings.keys)],
+            "fpr": self.settings.fpr,
+            "columns": asdict(self.settings.columns),
+            "shard_bytes": self.shard_bytes or shard_size(inputs.files),
             "largest_document": LARGEST,
-            "files": [list(asdict(file).values()) for file in files],
+            "files": [list(asdict(file).values()) for file in inputs.files],
+            "unreadable": [list(folder) for folder in inputs.unreadable],
         }
 
     def _clean(self) -> None:
@@ -113,29 +126,34 @@ class Scan:
         if engine.name == "ray":
             from dllmark.scan.on_ray import scan_on_ray
 
-            scan_on_ray(self.folder, left, self.job, on_progress, engine.workers, engine.address)
+            scan_on_ray(
+                self.folder, left, self.settings, on_progress, engine.workers, engine.address
+            )
             return
         workers = min(engine.workers or available_cores(), len(left))
         if workers == 1:
-            scan_here(self.folder, left, self.job, on_progress)
+            scan_here(self.folder, left, self.settings, on_progress)
         else:
-            scan_in_processes(self.folder, left, self.job, on_progress, workers)
+            scan_in_processes(self.folder, left, self.settings, on_progress, workers)
 
-    def _finish(self, shards: list[Shard], fdr: float | None) -> dict[str, Any]:
+    def _finish(
+        self, shards: list[Shard], unreadable: list[Unreadable], fdr: float | None
+    ) -> dict[str, Any]:
         """Join the errors, then write the summary; every step can be repeated."""
         errors = self.folder / "errors.jsonl"
         with writing(self.folder):
             if not errors.exists():
                 with atomic_write(errors) as file:
+                    file.writelines(map(error_line, unreadable))
                     for shard in shards:
                         file.write(errors_path(self.folder, shard).read_bytes())
             shutil.rmtree(self.folder / "unfinished")
-        if self.job.strict:
+        if self.settings.strict:
             with errors.open("rb") as lines:
                 for line in lines:
-                    raise problem_error(Problem(**json.loads(line)))
+                    raise strict_error(Unreadable(**json.loads(line)))
         rows = (rows_path(self.folder, shard) for shard in shards)
-        summary = summarise(rows, errors, self.job.fpr, fdr)
+        summary = summarise(rows, errors, self.settings.fpr, fdr)
         write_summary(summary, self.folder)
         return summary
 
@@ -155,7 +173,8 @@ def _continued(path: Path, settings: dict[str, Any]) -> list[Shard]:
         raise InputError(f"{path} cannot be read: give another folder") from None
     for name, now in settings.items():
         if before.get(name) != now:
-            what = "other input files, or they changed" if name == "files" else f"another {name}"
+            files = name in ("files", "unreadable")
+            what = "other input files, or they changed" if files else f"another {name}"
             raise InputError(
                 f"{path.parent} holds a scan with {what}: give another folder for this one"
             )

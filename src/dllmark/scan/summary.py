@@ -83,17 +83,17 @@ def benjamini_hochberg(
 
 
 def _discoveries(small: NDArray[np.float64], documents: int, fdr: float) -> dict[str, Any]:
-    found, largest = benjamini_hochberg(small, documents, fdr)
-    return {"fdr": fdr, "documents": found, "largest_p_value": largest}
+    discovered, largest = benjamini_hochberg(small, documents, fdr)
+    return {"fdr": fdr, "documents": discovered, "largest_p_value": largest}
 
 
 def _hits_by_file(by_file: dict[str, Counter[str]]) -> list[dict[str, Any]]:
     """Return the files with hits, those with most hits first."""
     hits = [
-        {"path": path, "documents": found.total(), "watermarked": found[HIT],
-         "rate": found[HIT] / found.total()}
-        for path, found in by_file.items()
-        if found[HIT]
+        {"path": path, "documents": verdicts.total(), "watermarked": verdicts[HIT],
+         "rate": verdicts[HIT] / verdicts.total()}
+        for path, verdicts in by_file.items()
+        if verdicts[HIT]
     ]  # fmt: skip
     return sorted(hits, key=lambda record: (-record["watermarked"], record["path"]))
 
@@ -115,10 +115,11 @@ def as_text(summary: dict[str, Any]) -> str:
         f"- too short to tell: {summary['too_short']:,}",
         f"- not readable: {summary['errors']:,}" + (", see errors.jsonl" * (summary["errors"] > 0)),
     ]
-    if found := summary["benjamini_hochberg"]:
+    if discoveries := summary["benjamini_hochberg"]:
         lines.append(
-            f"- by Benjamini-Hochberg at a false discovery rate of {found['fdr']:g}: "
-            f"{found['documents']:,}, with p-values up to {found['largest_p_value']:.3g}"
+            f"- by Benjamini-Hochberg at a false discovery rate of {discoveries['fdr']:g}: "
+            f"{discoveries['documents']:,}, with p-values up to "
+            f"{discoveries['largest_p_value']:.3g}"
         )
     if summary["watermarked"]:
         lines += ["", "| watermarked | of | rate | file |", "| ---: | ---: | ---: | --- |"]
@@ -155,7 +156,9 @@ def _plot(summary: dict[str, Any], path: Path) -> None:
     left.set_xlabel("p-value")
     left.set_ylabel("documents")
     right.bar(np.arange(DECADES) + 0.5, decades, 1, edgecolor="white")
-    right.axvline(-np.log10(summary["fpr"]), color="black", linestyle="--", label="the rate asked")
+    right.axvline(
+        -np.log10(summary["fpr"]), color="black", linestyle="--", label="--fpr"
+    )
     right.set_yscale("symlog", linthresh=1)
     right.set_xlabel("p-value, as its number of zeros (the last bar: all smaller ones)")
     right.legend()

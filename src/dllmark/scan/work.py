@@ -11,13 +11,14 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dllmark.errors import InputError
+from dllmark.errors import DllmarkError, InputError
 from dllmark.files import atomic_write
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import load_tokenizer
 from dllmark.scan.encoding import one_thread
+from dllmark.scan.inputs import Unreadable
 from dllmark.scan.plan import Shard
-from dllmark.scan.reading import Columns, Document, Problem, read_piece
+from dllmark.scan.reading import Columns, CorpusDocument, read_piece
 from dllmark.scan.scoring import Scorer
 
 BLOCK_TEXTS = 4096
@@ -37,11 +38,13 @@ SCHEMA = pa.schema(
     ]
 )
 
+CONTINUES = "What is done is kept; the same command continues"
+
 OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class ScanSettings:
     """What every worker must know; it holds the keys, so it is never stored or printed."""
 
     keys: tuple[WatermarkKey, ...]
@@ -67,19 +70,19 @@ def errors_path(folder: Path, shard: Shard) -> Path:
 
 
 def scan_into(
-    folder: Path, shard: Shard, job: Job, scorer: Scorer, on_progress: OnProgress
+    folder: Path, shard: Shard, settings: ScanSettings, scorer: Scorer, on_progress: OnProgress
 ) -> None:
     """Scan a shard into its two files; each appears whole or not at all, the rows last."""
     with (
         atomic_write(rows_path(folder, shard)) as rows,
         atomic_write(errors_path(folder, shard)) as errors,
     ):
-        scan_shard(shard, job, scorer, rows, errors, on_progress)
+        scan_shard(shard, settings, scorer, rows, errors, on_progress)
 
 
 def scan_shard(
     shard: Shard,
-    job: Job,
+    settings: ScanSettings,
     scorer: Scorer,
     rows: BinaryIO,
     errors: BinaryIO,
@@ -91,13 +94,13 @@ def scan_shard(
     """
     waiting: list[pa.RecordBatch] = []
     with pq.ParquetWriter(rows, SCHEMA, compression="zstd") as writer:
-        for block, done in _blocks(shard, job.columns):
-            documents = [item for item in block if isinstance(item, Document)]
+        for block, done in _blocks(shard, settings.columns):
+            documents = [item for item in block if isinstance(item, CorpusDocument)]
             for item in block:
-                if isinstance(item, Problem):
-                    if job.strict:
-                        raise problem_error(item)
-                    errors.write(json.dumps(item._asdict()).encode() + b"\n")
+                if isinstance(item, Unreadable):
+                    if settings.strict:
+                        raise strict_error(item)
+                    errors.write(error_line(item))
             waiting.append(_rows(documents, scorer))
             if sum(batch.num_rows for batch in waiting) >= ROW_GROUP:
                 writer.write_table(pa.Table.from_batches(waiting))
@@ -107,15 +110,31 @@ def scan_shard(
             writer.write_table(pa.Table.from_batches(waiting))
 
 
-def problem_error(problem: Problem) -> InputError:
+def error_line(unreadable: Unreadable) -> bytes:
+    """Return what errors.jsonl says of something that could not be scored."""
+    return json.dumps(unreadable._asdict()).encode() + b"\n"
+
+
+def strict_error(unreadable: Unreadable) -> InputError:
     """Return what a strict scan ends with."""
-    place = problem.path if problem.row is None else f"{problem.path}:{problem.row}"
-    return InputError(f"{place}: {problem.reason} (without --strict it would only be listed)")
+    path, row, reason = unreadable
+    place = path if row is None else f"{path}:{row}"
+    return InputError(f"{place}: {reason} (without --strict it would only be listed)")
 
 
-def _blocks(shard: Shard, columns: Columns) -> Iterator[tuple[list[Document | Problem], int]]:
+def unexpected_error(error: Exception, shard: Shard) -> DllmarkError:
+    """Return an error that nobody foresaw, with its name, as it can travel between processes."""
+    message = (str(error).splitlines() or [""])[0][:200]
+    return DllmarkError(
+        f"a worker failed on {shard.files} with {type(error).__name__}: {message}. {CONTINUES}"
+    )
+
+
+def _blocks(
+    shard: Shard, columns: Columns
+) -> Iterator[tuple[list[CorpusDocument | Unreadable], int]]:
     """Yield the shard's documents in blocks, each with the bytes read since the one before."""
-    block: list[Document | Problem] = []
+    block: list[CorpusDocument | Unreadable] = []
     characters = before = told = at = 0
     for piece in shard.pieces:
 
@@ -125,7 +144,7 @@ def _blocks(shard: Shard, columns: Columns) -> Iterator[tuple[list[Document | Pr
 
         for item in read_piece(piece, columns, on_bytes):
             block.append(item)
-            characters += len(item.text) if isinstance(item, Document) else 0
+            characters += len(item.text) if isinstance(item, CorpusDocument) else 0
             if len(block) >= BLOCK_TEXTS or characters >= BLOCK_CHARACTERS:
                 yield block, at - told
                 block, characters, told = [], 0, at
@@ -134,7 +153,7 @@ def _blocks(shard: Shard, columns: Columns) -> Iterator[tuple[list[Document | Pr
     yield block, at - told
 
 
-def _rows(documents: list[Document], scorer: Scorer) -> pa.RecordBatch:
+def _rows(documents: list[CorpusDocument], scorer: Scorer) -> pa.RecordBatch:
     scores = scorer.score([document.text for document in documents])
     columns: list[Any] = [
         [document.path for document in documents],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dllmark.models.loading import Model
     from dllmark.sampling.settings import Sampler
 
-Record = dict[str, Any]
+TextRecord = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Batch:
     prompts: tuple[str, ...]
 
 
-class Writer(typing.Protocol):
+class BatchWriter(typing.Protocol):
     """Writes batches, wherever it does so."""
 
-    def write(self, batches: Sequence[Batch]) -> Iterator[list[Record]]:
+    def write(self, batches: Sequence[Batch]) -> Iterator[list[TextRecord]]:
         """Yield the texts of each batch, in order, as soon as they are there."""
 
     @property
@@ -47,17 +47,17 @@ class Writer(typing.Protocol):
         """What the texts that came so far were written on."""
 
 
-class Local:
+class LocalWriter:
     """Writes with a model on this machine, which is loaded when the first text is asked for.
 
-    >>> writer = Local(lambda: load_model("embedded"))  # doctest: +SKIP
+    >>> writer = LocalWriter(lambda: load_model("embedded"))  # doctest: +SKIP
     """
 
     def __init__(self, load: Callable[[], Model]) -> None:
         self._load = load
         self._model: Model | None = None
 
-    def write(self, batches: Sequence[Batch]) -> Iterator[list[Record]]:
+    def write(self, batches: Sequence[Batch]) -> Iterator[list[TextRecord]]:
         """Write one batch after the other."""
         for batch in batches:
             self._model = self._model or self._load()
@@ -69,7 +69,7 @@ class Local:
         return hardware(self._model) if self._model else ""
 
 
-def write_batch(model: Model, batch: Batch) -> list[Record]:
+def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
     """Return the texts of one batch as plain JSON values."""
     from dllmark.marking.watermark import Watermark
     from dllmark.sampling.texts import generate
