@@ -16,7 +16,7 @@ def endpoint(chat_server, waits):
     """Make an endpoint for the server: no real waiting, no jitter unless asked for."""
 
     def make(**options):
-        options = {"max_requests": 100, "sleep": waits.append, "jitter": lambda: 1.0, **options}
+        options = {"max_requests": 100, "sleep": waits.append, "jitter": 0.0, **options}
         return Endpoint(chat_server.url, "some-model", **options)
 
     return make

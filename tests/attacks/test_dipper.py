@@ -115,10 +115,26 @@ def test_what_cannot_be_loaded_or_asked_is_told(folder, tmp_path):
         Dipper(str(folder), interval=0)
 
 
+@pytest.mark.parametrize("option", ["--model", "--tokenizer"])
+def test_a_path_that_does_not_exist_is_refused_without_asking_the_hub(
+    run, folder, tmp_path, monkeypatch, option
+):
+    def asked(*arguments, **options):
+        pytest.fail("the hub was asked")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", asked)
+    (tmp_path / "in.jsonl").write_text('"One."\n')
+    command = ["attack", "dipper", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
+    result = run(*command, "--model", folder, option, "/nonexistent")
+    assert result.status == 2
+    assert "there is no folder /nonexistent: give a folder, or a model on the" in result.err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_without_transformers_it_is_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(DllmarkError, match=r"pip install 'dllmark\[torch,eval\]'"):
-        Dipper("anything")
+        Dipper("owner/name")
 
 
 def test_the_command_writes_what_dipper_does_and_continues(run, folder, dipper, tmp_path):

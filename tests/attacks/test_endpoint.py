@@ -6,6 +6,7 @@ import pytest
 from chat_server import ChatServer, answer, collected, completion, half, reset, send
 
 from dllmark.attacks.endpoint import ATTEMPTS, FAILURES_IN_A_ROW, Endpoint, EndpointError, GivenUp
+from dllmark.errors import DllmarkError
 
 SECRET = "sk-not-for-any-log"
 
@@ -72,11 +73,12 @@ def test_a_server_that_does_not_answer_is_asked_again(chat_server, endpoint, wai
 def test_waits_double_up_to_a_minute_with_jitter_and_then_the_text_is_given_up(
     chat_server, endpoint
 ):
-    waits = []
+    waits, planned = [], [2.0**attempt for attempt in range(ATTEMPTS - 1)]
     chat_server.will(*[send(500)] * ATTEMPTS)
-    results = collected(endpoint(sleep=waits.append, jitter=lambda: 0.5).paraphrase(["a"]))
+    results = collected(endpoint(sleep=waits.append, jitter=0.5).paraphrase(["a"]))
     assert results == {0: GivenUp(f"it answered 500, {ATTEMPTS} times")}
-    assert waits == [0.75 * 2**attempt for attempt in range(ATTEMPTS - 1)]
+    assert all(0 <= wait - least <= 0.5 for wait, least in zip(waits, planned, strict=True))
+    assert waits != planned
 
 
 ASKED = {
@@ -140,7 +142,7 @@ def test_a_refusal_stops_the_run_at_once_and_tells_no_key(chat_server, endpoint,
 def test_texts_failing_in_a_row_stop_the_run(chat_server, endpoint):
     chat_server.will(*[send(400)] * 10)
     found = []
-    with pytest.raises(EndpointError, match="5 texts in a row got no paraphrase"):
+    with pytest.raises(EndpointError, match=r"5 texts in a row .*, the last because it answered 4"):
         found.extend(endpoint().paraphrase(["a"] * 20, concurrency=1))
     assert len(found) == len(chat_server.texts) == FAILURES_IN_A_ROW
 
@@ -188,12 +190,45 @@ def test_an_empty_text_costs_no_request(chat_server, endpoint):
     assert chat_server.texts == []
 
 
-def test_a_server_that_is_gone_is_said_to_be():
+def test_a_server_that_is_gone_is_said_to_be_and_why(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
     gone = ChatServer()
     gone.close()
-    endpoint = Endpoint(gone.url, "some-model", max_requests=100, sleep=lambda seconds: None)
-    [(_, result)] = endpoint.paraphrase(["a"])
-    assert "cannot be reached" in result.reason
+    options = {"max_requests": 100, "sleep": lambda seconds: None, "api_key": SECRET}
+    [(_, result)] = Endpoint(gone.url, "some-model", **options).paraphrase(["a"])
+    assert "the endpoint cannot be reached" in result.reason
+    assert "Connection refused" in result.reason
+    told = pytest.raises(EndpointError, match=r"5 texts in a row .* Connection refused\), 6 times")
+    with told as raised:
+        collected(Endpoint(gone.url, "some-model", **options).paraphrase(["a"] * 9))
+    assert SECRET not in str(raised.value)
+
+
+def test_waiting_ends_when_the_run_is_stopped(chat_server, endpoint):
+    chat_server.will(send(429, Retry_After="500"), send(401))
+    with pytest.raises(EndpointError, match="answered 401"):
+        collected(endpoint(sleep=None).paraphrase(["a", "b"], concurrency=2))
+    assert len(chat_server.texts) == 2
+
+
+def test_the_command_says_why_a_dead_endpoint_gave_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("dllmark.attacks.endpoint.ATTEMPTS", 1)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setenv("DLLMARK_API_KEY", SECRET)
+    gone = ChatServer()
+    gone.close()
+    for count in (1, 7):
+        (tmp_path / "in.jsonl").write_text('"One."\n' * count)
+        command = ["attack", "paraphrase", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
+        result = run(*command, "--endpoint", gone.url, "--model", "some-model")
+        assert (result.status, "Connection refused" in result.err) == (2, True)
+        assert SECRET not in result.err
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("dllmark.attacks.endpoint.find_spec", lambda name: None)
+    with pytest.raises(DllmarkError, match=r"httpx and tenacity: pip install 'dllmark\[eval\]'"):
+        Endpoint("https://host/v1", "m", 1)
 
 
 REFUSED = {
@@ -203,7 +238,9 @@ REFUSED = {
     "a password": ({"url": "https://me:secret@host/v1"}, "no user, password or query"),
     "a query": ({"url": "https://host/v1?key=secret"}, "no user, password or query"),
     "a key in the clear": ({"url": "http://host/v1", "api_key": SECRET}, "over https only"),
+    "a port that is none": ({"url": "https://host:port/v1"}, "names a host"),
     "a key with a line end": ({"api_key": SECRET + "\n"}, "holds a line end"),
+    "a key with a space": ({"api_key": SECRET + " "}, "another character keys never have"),
     "no request": ({"max_requests": 0}, "at least 1 request"),
 }
 

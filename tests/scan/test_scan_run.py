@@ -323,7 +323,10 @@ def test_a_damaged_manifest_is_refused(scan, corpus, tmp_path):
 
 
 def test_two_scans_do_not_write_to_one_folder(scan, corpus, tmp_path):
-    with only_writer_in(tmp_path / "out"), pytest.raises(InputError, match="another run is writing"):
+    with (
+        only_writer_in(tmp_path / "out"),
+        pytest.raises(InputError, match="another run is writing"),
+    ):
         scan(corpus)
 
 

@@ -5,16 +5,18 @@ the model behind what was written before it:
 
     lexical = 80, order = 100 The text so far. <sent> Sentences to rewrite. </sent>
 
-The codes are 100 minus the diversity asked for.
+The codes are 100 minus the diversity.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 from dllmark.errors import DllmarkError, InputError, ModelError
+from dllmark.relation.tokenizer import is_hub_id
 
 MODEL = "kalpeshk2011/dipper-paraphraser-xxl"
 TOKENIZER = "google/t5-v1_1-xxl"
@@ -59,11 +61,11 @@ class Dipper:
         gpus = [self._model.device] if self._model.device.type == "cuda" else []
         with torch.random.fork_rng(gpus), torch.inference_mode():
             torch.manual_seed(seed)
-            for asked in windows(text, self.interval):
+            for window in windows(text, self.interval):
                 before = f" {written}" if written else ""
                 prompt = (
                     f"lexical = {100 - self.lexical}, order = {100 - self.order}{before} "
-                    f"<sent> {asked} </sent>"
+                    f"<sent> {window} </sent>"
                 )
                 written = f"{written} {self._rewrite(prompt)}".strip()
         return written
@@ -95,8 +97,22 @@ def windows(text: str, interval: int) -> list[str]:
     return [" ".join(sentences[at : at + interval]) for at in range(0, len(sentences), interval)]
 
 
+def check_source(source: str) -> None:
+    """Raise `ModelError` where a model or a tokenizer is neither a folder nor the name of one.
+
+    Asking the hub for a path takes a minute, since it is asked again and again.
+    """
+    if not os.path.isdir(source) and not is_hub_id(source):
+        raise ModelError(
+            f"there is no folder {source}: give a folder, or a model on the Hugging Face hub as "
+            "owner/name"
+        )
+
+
 def _load(source: str, tokenizer: str | None) -> tuple[Any, Any]:
     """Return a tokenizer and a T5, on the GPU where there is one; no code of theirs is run."""
+    check_source(source)
+    check_source(tokenizer or TOKENIZER)
     try:
         import torch
         from transformers import AutoTokenizer, T5ForConditionalGeneration

@@ -1,28 +1,28 @@
 """Paraphrase by a model behind an OpenAI-compatible endpoint.
 
-Only the standard library is needed: it is one kind of request, and `urllib` can be kept from
-following redirects, which would carry the API key to another host.
+httpx sends the requests and tenacity repeats them. It is one kind of request, so no client of an
+API is needed: such a client sends what it finds in its own environment variables to any endpoint,
+and its repeats cannot be counted against a budget.
 """
 
 from __future__ import annotations
 
 import email.utils
-import http.client
-import json
-import random
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from email.message import Message
+from importlib.util import find_spec
 from itertools import islice
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
-from dllmark.errors import DllmarkError
+from dllmark.errors import DllmarkError, InputError
+from dllmark.files import check_unicode
+
+if TYPE_CHECKING:
+    import httpx
+    from tenacity import RetryCallState
 
 PROMPT = (
     "Please paraphrase the following text while preserving its meaning. "
@@ -33,6 +33,9 @@ PROMPT = (
 ATTEMPTS = 6
 LONGEST_WAIT = 60.0
 """Seconds between two attempts at most; an endpoint may ask for up to ten times as much."""
+
+PASSING = (408, 409, 425, 429)
+"""Answers that mean: later. So does every 5xx."""
 
 AT_FAULT = (400, 413, 422)
 """Answers that mean this text cannot be worked on: others may still be."""
@@ -52,26 +55,25 @@ class GivenUp:
     reason: str
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why a request brought nothing, whether to ask `again`, and how long to wait at least."""
-
-    reason: str
-    again: bool = True
-    after: float = 0.0
+class _TextRefusedError(Exception):
+    """A text gets no paraphrase, however often it is asked for."""
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow no redirect."""
+class _TryAgainError(Exception):
+    """A request brought nothing, but the next may, `after` so many seconds at least."""
+
+    def __init__(self, reason: str, after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.after = after
 
 
 @dataclass
 class Endpoint:
-    """Where to ask, which model, and what it may cost.
+    """Where a model answers, its name there, and what it may cost.
 
     `url` ends before `/chat/completions`. `max_requests` counts every request, repeated ones
-    included. `sleep`, `now` and `jitter` are there to be replaced in tests.
+    included. A wait is longer than planned by `jitter` seconds at most. `sleep` and `now` are there
+    to be replaced in tests.
 
     >>> Endpoint("http://localhost:8000/v1", "my-model", max_requests=100).address
     'http://localhost:8000/v1/chat/completions'
@@ -82,24 +84,20 @@ class Endpoint:
     max_requests: int
     api_key: str | None = field(default=None, repr=False)
     timeout: float = 120.0
-    sleep: Callable[[float], object] | None = None
+    jitter: float = 1.0
+    sleep: Callable[[float], None] | None = None
     now: Callable[[], float] = time.time
-    jitter: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise EndpointError("an endpoint starts with http:// or https:// and names a host")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise EndpointError("an endpoint is a plain URL: no user, password or query in it")
-        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
-        if self.api_key and parts.scheme == "http" and not local:
-            raise EndpointError("an API key is sent over https only: unset it, or use https")
-        if self.api_key and not (self.api_key.isascii() and self.api_key.isprintable()):
+        missing = [name for name in ("httpx", "tenacity") if find_spec(name) is None]
+        if missing:
+            needs = " and ".join(missing)
+            raise DllmarkError(f"paraphrasing needs {needs}: pip install 'dllmark[eval]'")
+        _check_url(self.url, self.api_key)
+        if self.api_key and not all("!" <= character <= "~" for character in self.api_key):
             raise EndpointError("the API key holds a line end or another character keys never have")
         if self.max_requests < 1:
             raise EndpointError(f"at least 1 request is needed; got {self.max_requests}")
-        self._opener = urllib.request.build_opener(_Stay)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self.requests = 0
@@ -124,12 +122,12 @@ class Endpoint:
         problem: EndpointError | None = None
         in_a_row = 0
         self._stopped.clear()
-        with ThreadPoolExecutor(concurrency) as pool:
+        with self._client() as client, ThreadPoolExecutor(concurrency) as pool:
             try:
                 while True:
                     if not problem:
                         for number, text in islice(waiting, concurrency - len(running)):
-                            running[pool.submit(self._one, text)] = number
+                            running[pool.submit(self._one, client, text)] = number
                     if not running:
                         break
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -142,37 +140,84 @@ class Endpoint:
                             continue
                         yield number, result
                         in_a_row = in_a_row + 1 if isinstance(result, GivenUp) else 0
-                        if in_a_row == FAILURES_IN_A_ROW and not problem:
-                            problem = EndpointError(f"{in_a_row} texts in a row got no paraphrase")
+                        if isinstance(result, GivenUp) and in_a_row == FAILURES_IN_A_ROW:
+                            problem = problem or EndpointError(
+                                f"{in_a_row} texts in a row got no paraphrase, the last because "
+                                f"{result.reason}"
+                            )
                             self._stopped.set()
             finally:
                 self._stopped.set()
         if problem:
             raise problem
 
-    def _one(self, text: str) -> str | GivenUp:
-        """Return the paraphrase of one text, asking again while there is hope."""
+    def _client(self) -> httpx.Client:
+        import httpx
+
+        return httpx.Client(
+            headers={"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
+            timeout=self.timeout,
+            limits=httpx.Limits(max_connections=None),  # `concurrency` decides
+            follow_redirects=False,  # another host must not get the key
+        )
+
+    def _one(self, client: httpx.Client, text: str) -> str | GivenUp:
+        """Return the paraphrase of one text, with as many requests as there is hope for."""
+        import tenacity
+
         if not text.strip():
             return text  # nothing to paraphrase, and nothing to pay for
-        reason = ""
-        for attempt in range(ATTEMPTS):
-            answer = self._ask(text)
-            if isinstance(answer, str):
-                return answer
-            reason = answer.reason
-            if not answer.again:
-                return GivenUp(reason)
-            if answer.after > 10 * LONGEST_WAIT:
-                raise EndpointError(
-                    f"the endpoint asks to wait {answer.after:.0f} s: run again then"
-                )
-            if attempt + 1 < ATTEMPTS:
-                backoff = min(LONGEST_WAIT, 2.0**attempt) * (0.5 + self.jitter() / 2)
-                (self.sleep or self._stopped.wait)(max(backoff, answer.after))
-        return GivenUp(f"{reason}, {ATTEMPTS} times")
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_TryAgainError),
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            wait=self._wait,
+            sleep=self.sleep or tenacity.sleep_using_event(self._stopped),
+            reraise=True,
+        )
+        try:
+            return retrying(self._request, client, text)
+        except _TextRefusedError as error:
+            return GivenUp(str(error))
+        except _TryAgainError as error:
+            return GivenUp(f"{error}, {ATTEMPTS} times")
 
-    def _ask(self, text: str) -> str | _Failure:
+    def _wait(self, state: RetryCallState) -> float:
+        """Return how long to wait: 1, 2, 4 … seconds, or longer where Retry-After says so."""
+        from tenacity import wait_exponential_jitter
+
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        after = error.after if isinstance(error, _TryAgainError) else 0.0
+        return max(after, wait_exponential_jitter(1, LONGEST_WAIT, jitter=self.jitter)(state))
+
+    def _request(self, client: httpx.Client, text: str) -> str:
         """Make one request, and return what the model wrote."""
+        import httpx
+
+        self._count()
+        message = {"role": "user", "content": PROMPT.format(text=text)}
+        try:
+            response = client.post(self.address, json={"model": self.model, "messages": [message]})
+        except httpx.ConnectError as error:
+            raise _TryAgainError(f"the endpoint cannot be reached ({error})") from None
+        except httpx.RequestError as error:
+            reason = type(error).__name__
+            raise _TryAgainError(f"the endpoint did not answer ({reason})") from None
+        if response.is_success:
+            return _paraphrase_in(response)
+        status = response.status_code
+        if status in PASSING or response.is_server_error:
+            after = self._retry_after(response.headers.get("Retry-After", ""))
+            if after > 10 * LONGEST_WAIT:
+                raise EndpointError(f"the endpoint asks to wait {after:.0f} s: run again then")
+            raise _TryAgainError(f"it answered {status}", after)
+        if status in AT_FAULT:
+            raise _TextRefusedError(f"it answered {status}")
+        hint = {401: ": check the API key", 403: ": check the API key", 404: ": check --endpoint"}
+        raise EndpointError(f"the endpoint answered {status}{hint.get(status, '')}")
+
+    def _count(self) -> None:
+        """Count a request that is about to be made; raise where there may be no more."""
         with self._lock:
             if self._stopped.is_set():
                 raise EndpointError("the run was stopped")
@@ -182,38 +227,9 @@ class Endpoint:
                     "run again to continue"
                 )
             self.requests += 1
-        message = {"role": "user", "content": PROMPT.format(text=text)}
-        body = json.dumps({"model": self.model, "messages": [message]}).encode()
-        request = urllib.request.Request(self.address, body, self._headers())  # noqa: S310 - checked
-        try:
-            with self._opener.open(request, timeout=self.timeout) as response:
-                return _answer(response.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return self._failure(error.code, error.headers)
-        except urllib.error.URLError as error:
-            return _Failure(f"the endpoint cannot be reached ({error.reason})")
-        except (OSError, http.client.HTTPException) as error:
-            return _Failure(f"the connection broke ({type(error).__name__})")
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"}
-        if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
-        return headers
-
-    def _failure(self, status: int, headers: Message) -> _Failure:
-        """Return what an HTTP error means for a text; raise where it means the end of the run."""
-        if status in (408, 409, 425, 429) or status >= 500:
-            return _Failure(f"it answered {status}", after=self._retry_after(headers))
-        if status in AT_FAULT:
-            return _Failure(f"it answered {status}", again=False)
-        hint = {401: ": check the API key", 403: ": check the API key", 404: ": check --endpoint"}
-        raise EndpointError(f"the endpoint answered {status}{hint.get(status, '')}")
-
-    def _retry_after(self, headers: Message) -> float:
+    def _retry_after(self, value: str) -> float:
         """Return the seconds that Retry-After asks for: a number, or a date."""
-        value = headers.get("Retry-After", "")
         try:
             return max(0.0, float(value))
         except ValueError:
@@ -224,17 +240,36 @@ class Endpoint:
             return 0.0
 
 
-def _answer(content: bytes) -> str | _Failure:
+def _check_url(url: str, api_key: str | None) -> None:
+    """Raise `EndpointError` for an address that no request, or no API key, should go to."""
+    import httpx
+
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        parts = httpx.URL("")
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise EndpointError("an endpoint starts with http:// or https:// and names a host")
+    if parts.userinfo or parts.query or parts.fragment:
+        raise EndpointError("an endpoint is a plain URL: no user, password or query in it")
+    local = parts.host in ("localhost", "127.0.0.1", "::1")
+    if api_key and parts.scheme == "http" and not local:
+        raise EndpointError("an API key is sent over https only: unset it, or use https")
+
+
+def _paraphrase_in(response: httpx.Response) -> str:
     """Return the text in a chat completion."""
     try:
-        choice = json.loads(content)["choices"][0]
+        choice: Any = response.json()["choices"][0]
         text, end = choice["message"]["content"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return _Failure("it answered without a chat completion")
+        raise _TryAgainError("it answered without a chat completion") from None
     if end in ("length", "content_filter"):
-        return _Failure(f"the model stopped early ({end})", again=False)
+        raise _TextRefusedError(f"the model stopped early ({end})")
     if not isinstance(text, str) or not text.strip():
-        return _Failure("the model wrote nothing")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        return _Failure("the model wrote half a character")
+        raise _TryAgainError("the model wrote nothing")
+    try:
+        check_unicode(text)
+    except InputError:
+        raise _TryAgainError("the model wrote half a character") from None
     return text.strip()

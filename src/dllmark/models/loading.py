@@ -15,7 +15,7 @@ from dllmark.models.families import FAMILIES, Family
 from dllmark.models.transformer import Config, Transformer
 from dllmark.relation import qwen_tokenizer
 from dllmark.relation.tokenizer import FILE as TOKENIZER_FILE
-from dllmark.relation.tokenizer import Tokenizer, read_folder
+from dllmark.relation.tokenizer import Tokenizer, is_hub_id, read_folder
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
@@ -114,7 +114,7 @@ def _folder(source: str) -> Path:
         return EMBEDDED
     if os.path.isdir(source):  # unlike Path.is_dir, False for a name that is too long
         return Path(source)
-    if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+    if is_hub_id(source):
         return _download(source)
     raise ModelError(
         f"there is no model {source}: give `embedded`, the folder of a model, "

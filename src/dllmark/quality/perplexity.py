@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dllmark.errors import DllmarkError, InputError, ModelError
+from dllmark.relation.tokenizer import is_hub_id
 
 DEFAULT = "smollm2"
 BATCH_TOKENS = 4096
@@ -34,10 +36,8 @@ class Judge:
         always = self.tokenizer("").input_ids[:1]
         start = always if always == [self.tokenizer.bos_token_id] else []
         parts = [part for pair in pairs for part in pair]
-        found = self.tokenizer(parts, add_special_tokens=False).input_ids if parts else []
-        return [
-            (start + before, after) for before, after in zip(found[::2], found[1::2], strict=True)
-        ]
+        ids = self.tokenizer(parts, add_special_tokens=False).input_ids if parts else []
+        return [(start + before, after) for before, after in zip(ids[::2], ids[1::2], strict=True)]
 
 
 def load_judge(source: str = DEFAULT) -> Judge:
@@ -56,6 +56,8 @@ def load_judge(source: str = DEFAULT) -> Judge:
         raise DllmarkError(
             "perplexity needs torch and transformers: pip install 'dllmark[torch,eval]'"
         ) from None
+    if source != DEFAULT and not os.path.isdir(source) and not is_hub_id(source):
+        raise _not_loaded(source, "there is no such folder")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options: dict[str, Any] = {"trust_remote_code": False}  # left out, it asks, and goes by that
     where = source
@@ -68,11 +70,15 @@ def load_judge(source: str = DEFAULT) -> Judge:
             where, dtype="auto" if own_precision else torch.float32, **options
         )
     except Exception as error:  # not there, no causal model, damaged, offline: many classes
-        raise ModelError(
-            f"cannot load the judge {source} ({type(error).__name__}): give `{DEFAULT}`, a folder, "
-            "or a causal model on the hub as owner/name"
-        ) from None
+        raise _not_loaded(source, type(error).__name__) from None
     return Judge(source, tokenizer, model.to(device))
+
+
+def _not_loaded(source: str, reason: str) -> ModelError:
+    return ModelError(
+        f"cannot load the judge {source} ({reason}): give `{DEFAULT}`, a folder, or a causal model "
+        "on the hub as owner/name"
+    )
 
 
 def _smollm2() -> str:
@@ -108,11 +114,11 @@ def perplexities(
                 f"text {number} has {length} tokens with its prompt, and the judge {judge.name} "
                 f"takes {most}: shorten it, or choose another judge"
             )
-    found: dict[int, float] = {}
+    measured: dict[int, float] = {}
     for batch in _batches(lengths, batch_tokens):
         losses = _losses(judge, [encoded[number] for number in batch])
-        found.update(zip(batch, map(math.exp, losses), strict=True))
-    return [found[number] for number in range(len(pairs))]
+        measured.update(zip(batch, map(math.exp, losses), strict=True))
+    return [measured[number] for number in range(len(pairs))]
 
 
 def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:

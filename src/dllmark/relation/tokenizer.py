@@ -175,7 +175,7 @@ def load_tokenizer(source: str) -> Tokenizer:
         return Tokenizer(read_folder(path), str(named.resolve()))
     if source and os.path.exists(path):
         return Tokenizer(_read(path), str(path.resolve()))
-    if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+    if is_hub_id(source):
         return Tokenizer(_from_hub(source), source)
     raise TokenizerError(
         f"there is no tokenizer {source}: give `embedded`, a tokenizer.json, "
@@ -212,6 +212,15 @@ def source_of_model(tokenizer: str) -> str:
     """
     path = Path(tokenizer)
     return str(path.parent) if path.name == FILE else tokenizer
+
+
+def is_hub_id(source: str) -> bool:
+    """Return whether a name can be a model's on the Hugging Face hub, and not only a path's.
+
+    >>> is_hub_id("owner/name"), is_hub_id("/folder"), is_hub_id("name"), is_hub_id("a/b/c")
+    (True, False, False, False)
+    """
+    return source.count("/") == 1 and not source.startswith((".", "/", "~"))
 
 
 def _from_hub(repository: str) -> str:

@@ -156,9 +156,7 @@ def _plot(summary: dict[str, Any], path: Path) -> None:
     left.set_xlabel("p-value")
     left.set_ylabel("documents")
     right.bar(np.arange(DECADES) + 0.5, decades, 1, edgecolor="white")
-    right.axvline(
-        -np.log10(summary["fpr"]), color="black", linestyle="--", label="--fpr"
-    )
+    right.axvline(-np.log10(summary["fpr"]), color="black", linestyle="--", label="--fpr")
     right.set_yscale("symlog", linthresh=1)
     right.set_xlabel("p-value, as its number of zeros (the last bar: all smaller ones)")
     right.legend()
