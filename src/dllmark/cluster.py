@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from dllmark.errors import DllmarkError
+from dllmark.errors import DllmarkError, InputError
 
 NEEDS_RAY = "the Ray engine needs Ray: pip install 'dllmark[ray]'"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where work is done: by workers on this machine, or on the Ray cluster at an address."""
+
+    name: Literal["local", "ray"] = "local"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"give at least 1 worker; got {self.workers}")
+        if self.address and self.name != "ray":
+            raise InputError("--ray-address is for --engine ray")
 
 
 @contextmanager

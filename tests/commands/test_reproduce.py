@@ -70,13 +70,15 @@ def test_json_is_what_the_file_holds(run, folder, tmp_path):
     [
         (["table1", "--out", "out"], "give prompts: --c4 FILE, --eli5 FILE, or both"),
         (["table1", *SMALL, "--batch", "0"], "batch is at least 1; got 0"),
-        (["table1", *SMALL, "--samples", "9"], "has 8 rows and 9 samples are asked for"),
+        (["table1", *SMALL, "--samples", "9"], "has 8 rows, fewer than 9 samples"),
         (["table1", *SMALL, "--scored", "33"], "33 tokens cannot be scored of texts of 32"),
-        (["table1", *SMALL, "--delta", "-1"], "delta is added to green tokens and is at least 0"),
+        (["table1", *SMALL, "--delta", "-1"], "green tokens, from 0 to 1000; got -1"),
         (["table1", "--c4", "none", "--out", "out"], "cannot read none"),
         (["table3", *SMALL, "--judge", "none/at/all"], "cannot load the judge none/at/all"),
         (["table2", *SMALL, "--endpoint", "ftp://x"], "an endpoint starts with http"),
-        (["table1", *SMALL, "--workers", "2"], "--ray-address are for --engine ray"),
+        (["table1", *SMALL, "--workers", "2"], "--workers is for --engine ray"),
+        (["table1", *SMALL, "--ray-address", "x"], "--ray-address is for --engine ray"),
+        (["table2", *SMALL, "--dipper", "/nonexistent"], "there is no folder /nonexistent"),
         (["table1", *SMALL, "--engine", "ray", "--workers", "0"], "at least 1 worker; got 0"),
     ],
 )
@@ -86,6 +88,37 @@ def test_a_mistake_is_one_line(run, folder, arguments, reason):
     assert reason in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert folder == []
+
+
+def test_texts_that_are_all_too_short_show_after_the_first_of_them(
+    run, folder, tmp_path, monkeypatch
+):
+    written = []
+
+    def write_short(model, batch):
+        written.append(batch.setting.strategy)
+        return [{"prompt": one, "text": "w1", "ids": [5, 6]} for one in batch.prompts]
+
+    monkeypatch.setattr("dllmark.experiments.batches.write_batch", write_short)
+    batches = ["--batch", "4"]
+    result = run("reproduce", "table1", *SMALL, *batches)
+    assert result.status == 2
+    assert "none of the first 8 unmarked C4 texts has the 30 tokens that are scored" in result.err
+    assert "--suppress-end" in result.err
+    assert written == [None, None]
+    again = run("reproduce", "table1", *SMALL, *batches)
+    assert (again.err, written) == (result.err, [None, None])
+
+
+def test_texts_of_any_length_count_where_length_is_what_is_measured(run, folder, monkeypatch):
+    def write_short(model, batch):
+        ids = [*range(5, 33)]
+        mark = batch.key and batch.key.identity.to_dict()
+        return [{"prompt": p, "text": "w1", "ids": ids, "watermark": mark} for p in batch.prompts]
+
+    monkeypatch.setattr("dllmark.experiments.batches.write_batch", write_short)
+    result = run("reproduce", "lengths", *SMALL)
+    assert result.status == 0, result.err
 
 
 @pytest.mark.parametrize("name", ["figure2", "figure3", "frontier", "lengths"])

@@ -8,6 +8,7 @@ import signal
 import pytest
 from checkpoints import llada_config, write_checkpoint
 
+from dllmark.cluster import Engine
 from dllmark.errors import DllmarkError, InputError
 from dllmark.experiments.batches import LocalWriter
 from dllmark.experiments.lab import Lab
@@ -68,7 +69,7 @@ def texts(folder):
 
 
 def test_both_engines_write_the_same_texts(cluster, model, local, tmp_path):
-    with RayWriter(model, workers=2) as writer:
+    with RayWriter(model, Engine("ray", 2)) as writer:
         lab = lab_in(tmp_path / "ray", model, writer)
         lab.complete([MARKED])
     assert len(texts(local)) == 2
@@ -86,7 +87,7 @@ def load_local(folder):
 def test_a_worker_that_is_killed_is_replaced_and_its_batch_written_again(
     cluster, model, local, tmp_path
 ):
-    with RayWriter(model, workers=1) as writer:
+    with RayWriter(model, Engine("ray", 1)) as writer:
         told = []
 
         def kill_once(name, done, total):
@@ -143,7 +144,7 @@ def test_the_command_writes_on_the_cluster(cluster, run, model, tmp_path, monkey
 
 def test_workers_that_the_cluster_has_no_place_for_are_refused(cluster, model):
     refused = pytest.raises(InputError, match="the cluster has 2 cores, too few for 3 workers")
-    with refused, RayWriter(model, workers=3) as writer:
+    with refused, RayWriter(model, Engine("ray", 3)) as writer:
         writer.write([None])
 
 

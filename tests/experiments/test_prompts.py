@@ -21,7 +21,7 @@ def test_c4_prompts_are_thirty_tokens(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('{"question": "a", "answer": "b"}', "has 1 rows and 2 samples are asked for"),
+        ('{"question": "a", "answer": "b"}', "has 1 rows, fewer than 2 samples"),
         ('{"question": "a", "answer": "b"}\n{', "eli5.jsonl:2 is not JSON"),
         ('{"question": "a", "answer": "b"}\n{"question": " "}', '2 has no "question"'),
         ('{"question": "a", "answer": "b"}\n[1]', '2 has no "question"'),
@@ -81,7 +81,7 @@ def test_a_dataset_with_other_columns_is_refused_and_they_are_named(dataset):
 
 
 def test_a_dataset_with_too_few_rows_is_refused(dataset):
-    with pytest.raises(InputError, match="has 1 rows and 2 samples are asked for"):
+    with pytest.raises(InputError, match="has 1 rows, fewer than 2 samples"):
         read_field(dataset([{"text": "a"}]), "text", 2)
 
 

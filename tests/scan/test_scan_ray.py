@@ -11,11 +11,12 @@ from corpora import FIXED_TIME, badly_named, lines, rows, tree
 from failing import FAILURE, Failing
 from processes import feed, make_pipe, open_when_read, reader_of
 
+from dllmark.cluster import Engine
 from dllmark.errors import DllmarkError
 from dllmark.scan import on_ray
 from dllmark.scan.plan import Piece, Shard
 from dllmark.scan.reading import Columns
-from dllmark.scan.run import Engine, Scan
+from dllmark.scan.run import Scan
 from dllmark.scan.work import ScanSettings, scan_shard
 
 ray = pytest.importorskip("ray", reason="pip install 'dllmark[ray]'")

@@ -18,13 +18,14 @@ from corpora import FIXED_TIME, badly_named, errors, lines, rows, tree
 from failing import FAILURE, Failing, Unloadable
 from processes import feed, make_pipe, open_when_read, reader_of
 
+from dllmark.cluster import Engine
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, InputError
 from dllmark.files import only_writer_in
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.scan import work
 from dllmark.scan.reading import Columns
-from dllmark.scan.run import Engine, Scan
+from dllmark.scan.run import Scan
 from dllmark.scan.work import ScanSettings
 
 SUPPORT = Path(corpora.__file__).parent

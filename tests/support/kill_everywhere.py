@@ -15,11 +15,12 @@ from pathlib import Path
 
 from corpora import tree
 
+from dllmark.cluster import Engine
 from dllmark.files import atomic_write
 from dllmark.relation.key import WatermarkKey
 from dllmark.scan import summary
 from dllmark.scan.reading import Columns
-from dllmark.scan.run import Engine, Scan
+from dllmark.scan.run import Scan
 from dllmark.scan.work import ScanSettings
 
 

@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 
+from dllmark.cluster import Engine
 from dllmark.errors import DllmarkError
 from dllmark.relation.key import WatermarkKey
 from dllmark.scan.reading import Columns
-from dllmark.scan.run import Engine, Scan
+from dllmark.scan.run import Scan
 from dllmark.scan.work import ScanSettings
 
 if __name__ == "__main__":

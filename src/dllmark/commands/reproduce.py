@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,16 +16,19 @@ import typer
 
 from dllmark.commands.attack import API_KEY
 from dllmark.errors import InputError
+from dllmark.experiments.paper import DELTA
 from dllmark.terminal import err, print_json, print_text
 
 if TYPE_CHECKING:
     from dllmark.attacks.endpoint import GivenUp
     from dllmark.attacks.records import Record
+    from dllmark.cluster import Engine
     from dllmark.experiments.batches import BatchWriter
     from dllmark.experiments.lab import Lab
     from dllmark.experiments.report import Report
-    from dllmark.experiments.settings import Protocol
+    from dllmark.experiments.settings import Dataset, Protocol
     from dllmark.experiments.specs import Paraphraser
+    from dllmark.relation.tokenizer import Tokenizer
 
 MOST_REQUESTS = 20_000
 """To the endpoint in one run of table2, which has four texts a prompt."""
@@ -50,8 +54,52 @@ JUDGED = {Experiment.TABLE3, Experiment.FIGURE3, Experiment.EXAMPLES, Experiment
 DRAWN = {Experiment.FIGURE2, Experiment.FIGURE3, Experiment.FRONTIER, Experiment.LENGTHS}
 """Those that have a plot."""
 
-Paraphrasers = dict[str, "Paraphraser | None"]
 OnBatch = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Where prompts come from, and what people wrote there."""
+
+    c4: str | None
+    eli5: str | None
+
+    def __post_init__(self) -> None:
+        if self.c4 is None and self.eli5 is None:
+            raise InputError("give prompts: --c4 FILE, --eli5 FILE, or both")
+
+    def read(self, tokenizer: Tokenizer, count: int) -> list[Dataset]:
+        """Return so many prompts of each kind."""
+        from dllmark.experiments.prompts import read_c4, read_eli5
+
+        datasets = [read_c4(self.c4, tokenizer, count)] if self.c4 else []
+        return datasets + ([read_eli5(self.eli5, count)] if self.eli5 else [])
+
+    def read_texts(self, count: int) -> dict[str, list[str]]:
+        """Return what people wrote."""
+        from dllmark.experiments.prompts import read_field
+
+        fields = {"C4 documents": (self.c4, "text"), "ELI5 answers": (self.eli5, "answer")}
+        return {kind: read_field(source, name, count)
+                for kind, (source, name) in fields.items() if source}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Paraphrasing:
+    """Who paraphrases in table2; None is not run."""
+
+    endpoint: str | None
+    endpoint_model: str
+    dipper: str | None
+
+    def paraphrasers(self) -> dict[str, Paraphraser | None]:
+        """Return who paraphrases, by the attack's name; what cannot work shows here."""
+        return {
+            "paraphrase": _by_endpoint(self.endpoint, self.endpoint_model)
+            if self.endpoint
+            else None,
+            "dipper": _by_dipper(self.dipper) if self.dipper else None,
+        }
 
 
 def reproduce(
@@ -86,7 +134,7 @@ def reproduce(
     ] = False,
     delta: Annotated[
         float, typer.Option(help="How strong the mark is, where an experiment does not vary it.")
-    ] = 2.0,
+    ] = DELTA,
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")
@@ -119,48 +167,44 @@ def reproduce(
     Each text is kept when it is written: the same command again goes on where it was stopped, and
     with nothing left to write makes the reports without loading the model.
     """
+    from dllmark.cluster import Engine
     from dllmark.detection.calibrate import require_matplotlib
     from dllmark.experiments.settings import Protocol
     from dllmark.files import only_writer_in
 
-    if c4 is None and eli5 is None:
-        raise InputError("give prompts: --c4 FILE, --eli5 FILE, or both")
+    prompts = Prompts(c4, eli5)
+    where = Engine(engine, workers, ray_address)
+    if engine == "local" and workers is not None:
+        raise InputError("--workers is for --engine ray")
     if batch < 1:
         raise InputError(f"batch is at least 1; got {batch}")
-    if engine == "local" and (workers is not None or ray_address is not None):
-        raise InputError("--workers and --ray-address are for --engine ray")
     if DRAWN.intersection(experiments):
         require_matplotlib()
     protocol = Protocol(
         samples, tokens, scored, most_repeats=max_repeats, suppress_end=suppress_end, delta=delta
     )
-    paraphrasers: Paraphrasers = {
-        "paraphrase": _by_endpoint(endpoint, endpoint_model) if endpoint else None,
-        "dipper": _by_dipper(dipper) if dipper else None,
-    }
+    paraphrasers = Paraphrasing(endpoint, endpoint_model, dipper).paraphrasers()
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None
-    with only_writer_in(out), _writer(engine, model, workers, ray_address) as writer:
+    with only_writer_in(out), _writer(model, where) as writer:
         lab = None
         if set(experiments) != {Experiment.NULLS}:
-            lab = _lab(writer, model, c4, eli5, out, protocol, judged, batch)
+            lab = _lab(writer, model, prompts, out, protocol, judged, batch)
         for name in experiments:
             with _progress() as on_batch:
                 if lab is None or name is Experiment.NULLS:
-                    report = _nulls(model, c4, eli5, samples, keys, on_batch)
+                    report = _nulls(model, prompts, samples, keys, on_batch)
                 else:
                     lab.on_batch = on_batch
                     report = _run(name, lab, paraphrasers)
             _publish(report, out, name.value, as_json)
 
 
-def _writer(
-    engine: str, model: str, workers: int | None, address: str | None
-) -> AbstractContextManager[BatchWriter]:
+def _writer(model: str, engine: Engine) -> AbstractContextManager[BatchWriter]:
     """Return who writes the texts; it loads the model when there is something to write."""
-    if engine == "ray":
+    if engine.name == "ray":
         from dllmark.experiments.on_ray import RayWriter
 
-        return RayWriter(model, workers, address)
+        return RayWriter(model, engine)
     from dllmark.experiments.batches import LocalWriter
     from dllmark.models.loading import load_model
 
@@ -170,8 +214,7 @@ def _writer(
 def _lab(
     writer: BatchWriter,
     model: str,
-    c4: str | None,
-    eli5: str | None,
+    prompts: Prompts,
     out: Path,
     protocol: Protocol,
     judge: str | None,
@@ -179,12 +222,10 @@ def _lab(
 ) -> Lab:
     """Return a lab with the prompts that are given."""
     from dllmark.experiments.lab import Lab
-    from dllmark.experiments.prompts import read_c4, read_eli5
     from dllmark.relation.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model)
-    datasets = [read_c4(c4, tokenizer, protocol.samples)] if c4 else []
-    datasets += [read_eli5(eli5, protocol.samples)] if eli5 else []
+    datasets = prompts.read(tokenizer, protocol.samples)
     return Lab(
         model, tokenizer, datasets, out, protocol, writer, judge, batch, command=_command_line()
     )
@@ -208,22 +249,15 @@ def _command_line() -> str:
     return shlex.join(["dllmark", *sys.argv[1:]])
 
 
-def _nulls(
-    model: str, c4: str | None, eli5: str | None, count: int, keys: int, on_key: OnBatch
-) -> Report:
+def _nulls(model: str, prompts: Prompts, count: int, keys: int, on_key: OnBatch) -> Report:
     """Score what people wrote with random keys."""
     from dllmark.experiments.nulls import nulls
-    from dllmark.experiments.prompts import read_field
     from dllmark.relation.tokenizer import load_tokenizer
 
-    fields = {"C4 documents": (c4, "text"), "ELI5 answers": (eli5, "answer")}
-    texts = {
-        kind: read_field(source, name, count) for kind, (source, name) in fields.items() if source
-    }
-    return nulls(load_tokenizer(model), texts, keys, on_key)
+    return nulls(load_tokenizer(model), prompts.read_texts(count), keys, on_key)
 
 
-def _run(name: Experiment, lab: Lab, paraphrasers: Paraphrasers) -> Report:
+def _run(name: Experiment, lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
     """Do one experiment."""
     from dllmark.experiments import specs
 
@@ -247,8 +281,10 @@ def _by_endpoint(url: str, model: str) -> Paraphraser:
 
 def _by_dipper(source: str) -> Paraphraser:
     """Return Dipper, with the paper's settings."""
-    from dllmark.attacks.dipper import Dipper
+    from dllmark.attacks.dipper import Dipper, check_source
     from dllmark.experiments.specs import Paraphraser
+
+    check_source(source)
 
     def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
         if records:

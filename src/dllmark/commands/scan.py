@@ -77,16 +77,16 @@ def scan(
     1 if not, 2 error.
     """
     _check_installed()
-    if ray_address and engine != "ray":
-        raise InputError("--ray-address is for --engine ray")
+    from dllmark.cluster import Engine
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.tokenizer import load_tokenizer
     from dllmark.scan.reading import Columns
-    from dllmark.scan.run import Engine, Scan
+    from dllmark.scan.run import Scan
     from dllmark.scan.scoring import Scorer
     from dllmark.scan.summary import as_text
     from dllmark.scan.work import ScanSettings
 
+    where = Engine(engine, workers, ray_address)
     keys = tuple(WatermarkKey.load(path) for path in key)
     sources = tuple(tokenizer or ())
     Scorer(keys, fpr, [load_tokenizer(source) for source in sources])  # wrong ones show here
@@ -94,7 +94,7 @@ def scan(
     try:
         with _progress() as (on_plan, on_progress):
             whole = Scan(inputs, settings, output)
-            summary = whole.run(Engine(engine, workers, ray_address), bh, on_plan, on_progress)
+            summary = whole.run(where, bh, on_plan, on_progress)
     except KeyboardInterrupt:
         raise InputError(f"interrupted: the same command continues in {output}") from None
     print_json(summary) if as_json else print_text(as_text(summary))

@@ -48,7 +48,7 @@ class BatchWriter(typing.Protocol):
 
 
 class LocalWriter:
-    """Writes with a model on this machine, which is loaded when the first text is asked for.
+    """Writes with a model on this machine, which is loaded for the first text.
 
     >>> writer = LocalWriter(lambda: load_model("embedded"))  # doctest: +SKIP
     """

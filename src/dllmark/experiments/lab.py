@@ -1,4 +1,4 @@
-"""Where experiments are done: texts are written once, kept in files, and measured as asked.
+"""Where experiments are done: texts are written once, kept in files, and measured.
 
 A text is appended to its file when its batch is done. An interrupted run finds them there and goes
 on with the next batch, whose seed follows from its place, so that nothing is lost or repeated. A
@@ -30,6 +30,9 @@ from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
 
 Floats = NDArray[np.float64]
+
+ENOUGH_TO_TELL = 8
+"""After so many unmarked texts, all of them too short, no more are written."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Lab:
     """Prompts, somebody who writes, and a folder that keeps all that was written and measured.
 
     `model` and `judge` are names: of the model the writer writes with, and of the judge of
-    perplexity, None for no judge. `command` is noted beside what is written.
+    perplexity, None for no judge. `command` is noted in `runs.jsonl`.
     """
 
     model: str
@@ -97,16 +100,26 @@ class Lab:
             self.folder.mkdir(parents=True, exist_ok=True)
         self._runs = Runs(self.folder / "runs.jsonl")
 
-    def complete(self, settings: Iterable[Setting]) -> None:
-        """Write all texts that are missing under some settings, marked and unmarked, in one go."""
+    def complete(self, settings: Iterable[Setting], *, any_length: bool = False) -> None:
+        """Write all texts that are missing under some settings, marked and unmarked, in one go.
+
+        The unmarked ones come first: where all of them are too short to be scored, `InputError` is
+        raised before the others are written, unless texts of `any_length` count.
+        """
         wanted = dict.fromkeys(one for setting in settings for one in (setting.unmarked, setting))
-        places = [(dataset, setting) for dataset in self.datasets for setting in wanted]
-        self._complete([place for place in places if (place[0].name, place[1]) not in self._texts])
+        unmarked_first = sorted(wanted, key=lambda setting: setting.strategy is not None)
+        places = [
+            (dataset, setting)
+            for setting in unmarked_first
+            for dataset in self.datasets
+            if (dataset.name, setting) not in self._texts
+        ]
+        self._complete(places, any_length)
 
     def texts(self, dataset: Dataset, setting: Setting) -> list[TextRecord]:
         """Return the text of every prompt under a setting, writing those that are not there."""
         if (dataset.name, setting) not in self._texts:
-            self._complete([(dataset, setting)])
+            self._complete([(dataset, setting)], any_length=True)
         return self._texts[dataset.name, setting]
 
     def notes(self, settings: Iterable[Setting]) -> list[Written]:
@@ -133,14 +146,15 @@ class Lab:
             raise InputError(
                 f"of {len(long)} {dataset.name} texts {long.sum()} have {scored} tokens, and "
                 f"{len(kept.numbers)} of these repeat less than {most:.0%} of their bigrams: "
-                "score fewer tokens (--scored) or allow more repeats (--max-repeats)"
+                "let no text end early (--suppress-end), score fewer tokens (--scored), or allow "
+                "more repeats (--max-repeats)"
             )
         return kept
 
     def z(self, texts: list[TextRecord], detector: Detector, length: int | None = None) -> Floats:
         """Return the z of the first tokens of some texts."""
         cut = [text["ids"][: length or self.protocol.scored] for text in texts]
-        return np.array([found.z for found in detector.detect_many(cut)])
+        return np.array([detection.z for detection in detector.detect_many(cut)])
 
     def detector(self, gamma: float, scoring: Scoring = "unique") -> Detector:
         """Return the detector of the key of this folder for a γ."""
@@ -155,36 +169,40 @@ class Lab:
         return WatermarkKey.load(path)
 
     def perplexity(self, dataset: Dataset, setting: Setting, numbers: list[int]) -> Floats:
-        """Return the perplexity of some texts under the judge; it is kept beside them."""
+        """Return the perplexity of some texts under the judge; it is kept in a file."""
         if self.judge is None:
             return np.full(len(numbers), np.nan)
         name = re.sub(r"[/\\:]", "--", self.judge)
         path = self.folder / "perplexity" / name / dataset.name / f"{setting.slug}.json"
-        found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
         texts = self.texts(dataset, setting)
-        missing = [number for number in numbers if str(number) not in found]
+        missing = [number for number in numbers if str(number) not in known]
         if missing:
             self._judge = self._judge or load_judge(self.judge)
             pairs = [(texts[number]["prompt"], texts[number]["text"]) for number in missing]
             new = perplexities(self._judge, pairs)
-            found |= {str(number): value for number, value in zip(missing, new, strict=True)}
+            known |= {str(number): value for number, value in zip(missing, new, strict=True)}
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
-                file.write(json.dumps(found).encode())
-        return np.array([found[str(number)] for number in numbers])
+                file.write(json.dumps(known).encode())
+        return np.array([known[str(number)] for number in numbers])
 
-    def _complete(self, places: list[tuple[Dataset, Setting]]) -> None:
+    def _complete(self, places: list[tuple[Dataset, Setting]], any_length: bool) -> None:
         """Read the files of some places, write what they lack, and remember all."""
         files = [self._read(*place) for place in places]
         tasks = [(file, batch) for file in files if file.missing for batch in self._batches(file)]
+        for file in files if tasks and not any_length else []:
+            self._check_lengths(file)
         if tasks:
-            self._write(tasks, sum(file.missing for file in files))
+            self._write(tasks, any_length)
         for file in files:
             texts = file.records[: len(file.dataset.prompts)]
             self._texts[file.dataset.name, file.setting] = texts
 
-    def _write(self, tasks: list[tuple[_File, Batch]], total: int) -> None:
+    def _write(self, tasks: list[tuple[_File, Batch]], any_length: bool) -> None:
         """Write batches into their files, and note how that was done."""
+        files = {file.path: file for file, _ in tasks}
+        total = sum(file.missing for file in files.values())
         if self.judge:  # what is wrong with it shows before hours of writing
             self._judge = self._judge or load_judge(self.judge)
         done, since = 0, time.monotonic()
@@ -196,6 +214,20 @@ class Lab:
             self._runs.add(self._note(file, len(new), round(now - since, 3)))
             since = now
             self.on_batch(f"{file.dataset.name}, {file.setting.name}", done, total)
+            if not any_length:
+                self._check_lengths(file)
+
+    def _check_lengths(self, file: _File) -> None:
+        """Raise `InputError` where an unmarked file has texts by now, and none can be scored."""
+        scored, texts = self.protocol.scored, file.records
+        if file.setting.strategy or len(texts) < min(ENOUGH_TO_TELL, len(file.dataset.prompts)):
+            return
+        if all(len(text["ids"]) < scored for text in texts):
+            raise InputError(
+                f"none of the first {len(texts)} unmarked {file.dataset.name} texts has the "
+                f"{scored} tokens that are scored: let no text end early (--suppress-end, with "
+                "another output folder), or score fewer tokens (--scored)"
+            )
 
     def _note(self, file: _File, texts: int, seconds: float) -> Written:
         return Written(
@@ -229,8 +261,8 @@ class Lab:
             raise InputError(f"{path} is damaged: remove it, and it is written again") from None
         file = _File(dataset, setting, path, size, records)
         for note in self._runs.of(dataset.name, setting.slug) if lines else []:
-            asked = (self.protocol.tokens, self.protocol.suppress_end)
-            other = (note.tokens, note.suppress_end) != asked
+            here = (self.protocol.tokens, self.protocol.suppress_end)
+            other = (note.tokens, note.suppress_end) != here
             if other or (file.missing and note.model != self.model):
                 ends = " --suppress-end" if note.suppress_end else " without --suppress-end"
                 raise InputError(

@@ -45,7 +45,7 @@ def nulls(
                 p = []
                 for number, key in enumerate(made, 1):
                     detector = Detector(key, tokenizer, scoring=scoring)
-                    p.append([found.p_value for found in detector.detect_many(cut)])
+                    p.append([detection.p_value for detection in detector.detect_many(cut)])
                     on_key(f"{kind}, {length} tokens, {scoring}", number, keys)
                 row: Row = {"texts of": kind, "tokens": length, "scoring": scoring,
                             "texts": len(cut)}  # fmt: skip

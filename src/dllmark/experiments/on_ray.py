@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from dllmark.cluster import cluster
+from dllmark.cluster import Engine, cluster
 from dllmark.errors import DllmarkError, InputError
 from dllmark.experiments.batches import Batch, TextRecord, hardware, write_batch
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
 
+RAY = Engine("ray")
 RESTARTS = 3
 """How often a worker that dies is replaced, and its batch written again."""
 
@@ -29,10 +30,8 @@ class RayWriter:
     The key goes to a worker with each batch and never into its definition, which Ray stores.
     """
 
-    def __init__(self, source: str, workers: int | None = None, address: str | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise InputError(f"writing needs at least 1 worker; got {workers}")
-        self._source, self._count, self._address = source, workers, address
+    def __init__(self, source: str, engine: Engine = RAY) -> None:
+        self._source, self._engine = source, engine
         self._workers: list[Any] = []
         self._seen: dict[int, str] = {}
         self._open = ExitStack()
@@ -52,11 +51,11 @@ class RayWriter:
 
     def _start(self) -> None:
         """Join the cluster; its workers load the model when their first batch comes."""
-        self._open.enter_context(cluster(self._address))
+        self._open.enter_context(cluster(self._engine.address))
         import ray
 
         api: Any = ray  # its types are incomplete
-        count, needs = _shares(api.nodes(), self._count)
+        count, needs = _shares(api.nodes(), self._engine.workers)
         remote = api.remote(
             **needs, max_restarts=RESTARTS, max_task_retries=RESTARTS, scheduling_strategy="SPREAD"
         )(_WritingActor)

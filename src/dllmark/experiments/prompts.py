@@ -57,7 +57,7 @@ def _rows(source: str, fields: list[str], count: int | None) -> list[dict[str, s
         rows = _file_rows(Path(source), fields, count)
     if count is not None and len(rows) < count:
         raise InputError(
-            f"{source} has {len(rows)} rows and {count} samples are asked for: lower --samples"
+            f"{source} has {len(rows)} rows, fewer than {count} samples: lower --samples"
         )
     return rows
 

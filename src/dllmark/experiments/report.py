@@ -1,4 +1,4 @@
-"""What an experiment found, as Markdown, CSV, JSON and, where there are curves, a plot."""
+"""The results of an experiment, as Markdown, CSV, JSON and, where there are curves, a plot."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ def rate_cells(name: str, hits: int, count: int) -> Row:
     >>> rate_cells("TPR", 50, 100)["TPR"]
     50.0
     """
-    found = share_interval(hits, count)
+    rate = share_interval(hits, count)
     return {
-        name: 100 * found.share,
-        f"{name}, low": 100 * found.low,
-        f"{name}, high": 100 * found.high,
+        name: 100 * rate.share,
+        f"{name}, low": 100 * rate.low,
+        f"{name}, high": 100 * rate.high,
     }
 
 

@@ -9,9 +9,6 @@ from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
 from dllmark.marking.strategies import check_delta
 
-METHODS = ("kgw", "predictive", "bidirectional", "predictive-bidirectional")
-"""The paper's strategies, in its order."""
-
 RATES = (0.005, 0.01, 0.05)
 """The false-positive rates of the paper's tables."""
 

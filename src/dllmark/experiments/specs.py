@@ -25,7 +25,7 @@ from dllmark.experiments.batches import TextRecord
 from dllmark.experiments.lab import CountedPrompts, Floats, Lab
 from dllmark.experiments.report import Curve, Report, Row, rate_cells
 from dllmark.experiments.runs import summary
-from dllmark.experiments.settings import METHODS, RATES, SCORINGS, Dataset, Setting
+from dllmark.experiments.settings import RATES, SCORINGS, Dataset, Setting
 from dllmark.files import whole_lines
 from dllmark.marking.strategies import STRATEGIES
 
@@ -35,12 +35,11 @@ ATTACK_RATIOS = (0.1, 0.2)
 SWEEP = (1.0, 2.0, 3.0, 4.0, 6.0)
 LENGTHS = (25, 50, 100, 150, 200, 256, 400)
 LENGTH_RATES = (0.01, 0.0001)
-PBI = "predictive-bidirectional"
 
 
 @dataclass(frozen=True)
 class Paraphraser:
-    """Another model that rewrites texts, and what is noted of it beside each."""
+    """Another model that rewrites texts, and what is noted of it with each."""
 
     attack: dict[str, Any]
     answers: Answers
@@ -50,7 +49,7 @@ def table1(lab: Lab) -> Report:
     """Detection of each strategy (the paper's Table 1)."""
     settings = [Setting(name, delta=lab.protocol.delta) for name in STRATEGIES]
     report = _written(lab, "Table 1: detection of the strategies", settings)
-    beside = paper.table_1_model(lab.model)
+    their_model = paper.table_1_model(lab.model)
     for dataset in lab.datasets:
         kept = lab.kept(dataset, *settings)
         for scoring in SCORINGS:
@@ -61,14 +60,14 @@ def table1(lab: Lab) -> Report:
                     "strategy": setting.strategy,
                 }
                 row |= _detected(lab, dataset, setting, kept, scoring)
-                theirs = paper.TABLE_1[beside].get((dataset.name, str(setting.strategy)))
-                report.add(row, theirs if setting.delta == paper.DELTA else None, beside)
+                theirs = paper.TABLE_1[their_model].get((dataset.name, str(setting.strategy)))
+                report.add(row, theirs if setting.delta == paper.DELTA else None, their_model)
     return report
 
 
 def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
     """Detection after attacks (Table 2); a paraphraser of None was not run."""
-    settings = [Setting(name, delta=lab.protocol.delta) for name in METHODS]
+    settings = [Setting(name, delta=lab.protocol.delta) for name in paper.METHODS]
     report = _written(lab, "Table 2: robustness against attacks", settings)
     plans: list[tuple[str, float]] = [(a, r) for a in TOKEN_ATTACKS for r in ATTACK_RATIOS]
     for dataset in lab.datasets:
@@ -143,8 +142,8 @@ def figure3(lab: Lab) -> Report:
 
 
 def examples(lab: Lab) -> Report:
-    """Two texts of each kind, clean and marked, beside what people wrote (the appendix's table)."""
-    setting, detector = Setting(PBI, delta=lab.protocol.delta), lab.detector(0.5)
+    """Two texts of each kind, clean and marked, and what people wrote (the appendix's table)."""
+    setting, detector = Setting(paper.BEST, delta=lab.protocol.delta), lab.detector(0.5)
     report = _written(lab, "Examples", [setting], judged=True)
     for dataset in lab.datasets:
         for number in lab.kept(dataset, setting).numbers[:2]:
@@ -199,13 +198,14 @@ def lengths(lab: Lab) -> Report:
     """How often texts are detected by their length, for every strategy.
 
     What decides is the exact p-value, as in `dllmark detect`: no threshold is taken from the
-    unmarked texts, whose own rate stands beside. A text counts with its first tokens at every
+    unmarked texts, whose own rate is reported too. A text counts with its first tokens at every
     length it reaches. They are written at temperature 0.8: at 0 a small model soon repeats itself,
     and what repeats is no evidence.
     """
     delta = lab.protocol.delta
     settings = [Setting(strategy, delta=delta, temperature=0.8) for strategy in STRATEGIES]
-    report = _written(lab, "Lengths: detection against length", settings, ("tokens", "TPR"))
+    title, axes = "Lengths: detection against length", ("tokens", "TPR")
+    report = _written(lab, title, settings, axes, any_length=True)
     for unused in ("scored", "most_repeats"):
         del report.about[unused]
     report.about["temperature"] = settings[0].temperature
@@ -213,8 +213,8 @@ def lengths(lab: Lab) -> Report:
     for dataset in lab.datasets:
         plain = _p_by_length(lab.texts(dataset, settings[0].unmarked), detector)
         for setting in settings:
-            found = _p_by_length(lab.texts(dataset, setting), detector)
-            for length, p in found.items():
+            marked = _p_by_length(lab.texts(dataset, setting), detector)
+            for length, p in marked.items():
                 row: Row = {"prompts": dataset.name, "strategy": setting.strategy,
                             "tokens": length, "texts": len(p)}  # fmt: skip
                 null = plain.get(length, np.zeros(0))
@@ -227,7 +227,7 @@ def lengths(lab: Lab) -> Report:
                 report.add(row)
             for rate in LENGTH_RATES:
                 points = [(float(length), 100 * float((p <= rate).mean()))
-                          for length, p in found.items()]  # fmt: skip
+                          for length, p in marked.items()]  # fmt: skip
                 report.curves.append(
                     Curve(f"{dataset.name}, {_at(rate)}", str(setting.strategy), points)
                 )
@@ -236,12 +236,13 @@ def lengths(lab: Lab) -> Report:
 
 def _p_by_length(texts: list[TextRecord], detector: Detector) -> dict[int, Floats]:
     """Return for each length the p-values of the beginnings of the texts that reach it."""
-    found = {}
+    p_values = {}
     for length in LENGTHS:
         cut = [text["ids"][:length] for text in texts if len(text["ids"]) >= length]
         if cut:
-            found[length] = np.array([one.p_value for one in detector.detect_many(cut)])
-    return found
+            detections = detector.detect_many(cut)
+            p_values[length] = np.array([detection.p_value for detection in detections])
+    return p_values
 
 
 def _at(rate: float) -> str:
@@ -255,6 +256,7 @@ def _written(
     axes: tuple[str, str] = ("", ""),
     *,
     judged: bool = False,
+    any_length: bool = False,
 ) -> Report:
     """Have all texts of an experiment written, and return the report to fill.
 
@@ -262,7 +264,7 @@ def _written(
     texts were written.
     """
     settings = list(settings)
-    lab.complete(settings)
+    lab.complete(settings, any_length=any_length)
     notes = lab.notes(settings)
     about: dict[str, Any] = {
         "model": ", ".join(dict.fromkeys(one.model for one in notes)) or lab.model
@@ -277,7 +279,7 @@ def _written(
 
 
 def _grid() -> list[Setting]:
-    return [Setting(PBI, gamma, delta) for gamma in GAMMAS for delta in DELTAS]
+    return [Setting(paper.BEST, gamma, delta) for gamma in GAMMAS for delta in DELTAS]
 
 
 def _detected(
@@ -342,9 +344,9 @@ def _paraphrased(
     path.parent.mkdir(parents=True, exist_ok=True)
     known = [Text(number, text["text"], {}, "text") for number, text in enumerate(texts, 1)]
     wanted = {number + 1 for number in numbers}
-    asked = [text for text in known if text.line in wanted]
+    counted = [text for text in known if text.line in wanted]
     others = [text for text in known if text.line not in wanted]
-    complete(asked, path, paraphraser.attack, paraphraser.answers, others)
+    complete(counted, path, paraphraser.attack, paraphraser.answers, others)
     lines = map(json.loads, whole_lines(path)[0])
     return [line["text"] for line in lines if line["attack"]["line"] in wanted]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dllmark.cluster import NEEDS_RAY, cluster
+from dllmark.cluster import NEEDS_RAY, Engine, cluster
 from dllmark.errors import DllmarkError
 from dllmark.files import atomic_write, writing
 from dllmark.scan.plan import Shard
@@ -34,8 +34,7 @@ def scan_on_ray(
     shards: Sequence[Shard],
     settings: ScanSettings,
     on_progress: OnProgress,
-    workers: int | None,
-    address: str | None,
+    engine: Engine,
 ) -> None:
     """Scan shards on the cluster at an address, on the one in use, or on a local one."""
     try:
@@ -43,13 +42,13 @@ def scan_on_ray(
     except ImportError:
         raise DllmarkError(NEEDS_RAY) from None
 
-    with cluster(address, workers):
+    with cluster(engine.address, engine.workers):
         by_index = {shard.index: shard for shard in shards}
         items = [{"index": one.index, "pieces": json.dumps(one.packed())} for one in shards]
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
         results = ray.data.from_items(items, override_num_blocks=len(items)).map(
-            functools.partial(_scan, settings=settings), num_cpus=1, concurrency=workers
+            functools.partial(_scan, settings=settings), num_cpus=1, concurrency=engine.workers
         )
         for result in results.iter_rows():
             if result["failure"]:

@@ -14,9 +14,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dllmark import __version__
+from dllmark.cluster import Engine
 from dllmark.errors import InputError
 from dllmark.files import atomic_write, only_writer_in, writing
 from dllmark.scan.inputs import Inputs, Unreadable, find_files
@@ -35,15 +36,6 @@ from dllmark.scan.work import (
 
 FORMAT = "dllmark-scan-1"
 MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True)
-class Engine:
-    """Where a scan runs; no part of it changes the result."""
-
-    name: Literal["local", "ray"] = "local"
-    workers: int | None = None
-    address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +60,6 @@ class Scan:
         """
         if fdr is not None and not 0 < fdr < 1:
             raise InputError(f"the false discovery rate lies in (0, 1); got {fdr}")
-        if engine.workers is not None and engine.workers < 1:
-            raise InputError(f"a scan needs at least 1 worker; got {engine.workers}")
         with only_writer_in(self.folder):
             shards, unreadable = self._plan()
             self._clean()
@@ -126,9 +116,7 @@ class Scan:
         if engine.name == "ray":
             from dllmark.scan.on_ray import scan_on_ray
 
-            scan_on_ray(
-                self.folder, left, self.settings, on_progress, engine.workers, engine.address
-            )
+            scan_on_ray(self.folder, left, self.settings, on_progress, engine)
             return
         workers = min(engine.workers or available_cores(), len(left))
         if workers == 1:
