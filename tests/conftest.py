@@ -111,7 +111,9 @@ def endless(small_tokenizer):
     from tiny import tiny_model
 
     torch.set_num_threads(1)
-    return replace(tiny_model(small_tokenizer), end_ids=())
+    torch._C._set_mkldnn_enabled(False)  # oneDNN prepares longer than such small products take
+    yield replace(tiny_model(small_tokenizer), end_ids=())
+    torch._C._set_mkldnn_enabled(True)
 
 
 @pytest.fixture
@@ -119,3 +121,20 @@ def scan_environment(monkeypatch):
     """Undo at the end what a scan in this process says to the tokenizers."""
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """A Ray cluster of two cores on this machine: starting one takes longer than its tests."""
+    ray = pytest.importorskip("ray", reason="pip install 'dllmark[ray]'")
+    ray.init(
+        address="local", num_cpus=2, num_gpus=0, include_dashboard=False,
+        object_store_memory=100 << 20, log_to_driver=False, logging_level="ERROR",
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+def pytest_collection_modifyitems(items):
+    """Put the tests that share the Ray cluster last, so that it disturbs no others."""
+    items.sort(key=lambda item: "ray_cluster" in getattr(item, "fixturenames", ()))

@@ -33,7 +33,11 @@ SMALL = ["--c4", "c4.jsonl", "--out", "out", "--samples", "8", "--tokens", "32",
          "--max-repeats", "1", "--model", "tiny"]  # fmt: skip
 
 
-def test_every_experiment_runs_on_eight_samples_and_again_without_the_model(run, folder, tmp_path):
+def test_every_experiment_runs_on_eight_samples_and_again_without_the_model(
+    run, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("dllmark.experiments.specs.GAMMAS", (0.5,))
+    monkeypatch.setattr("dllmark.experiments.specs.DELTAS", (2.0, 5.0))
     out = tmp_path / "out"
     first = run("reproduce", *NAMES, *SMALL, "--judge", "none")
     assert first.status == 0, first.err
@@ -60,8 +64,8 @@ def test_every_experiment_runs_on_eight_samples_and_again_without_the_model(run,
 
 
 def test_json_is_what_the_file_holds(run, folder, tmp_path):
-    result = run("reproduce", "table1", *SMALL, "--json")
-    record = json.loads((tmp_path / "out" / "table1.json").read_text())
+    result = run("reproduce", "examples", *SMALL, "--judge", "none", "--json")
+    record = json.loads((tmp_path / "out" / "examples.json").read_text())
     assert result.json == {"about": record["about"], "rows": record["rows"]}
 
 

@@ -32,17 +32,6 @@ MARKED = Setting("predictive-bidirectional", temperature=0.8)
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """A cluster of two cores on this machine."""
-    ray.init(
-        address="local", num_cpus=2, num_gpus=0, include_dashboard=False,
-        object_store_memory=100 << 20, log_to_driver=False, logging_level="ERROR",
-    )  # fmt: skip
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A folder with a small model of random weights."""
     folder = tmp_path_factory.mktemp("model")
@@ -68,7 +57,7 @@ def texts(folder):
     return {path.name: path.read_text() for path in folder.glob("texts/C4/*.jsonl")}
 
 
-def test_both_engines_write_the_same_texts(cluster, model, local, tmp_path):
+def test_both_engines_write_the_same_texts(ray_cluster, model, local, tmp_path):
     with RayWriter(model, Engine("ray", 2)) as writer:
         lab = lab_in(tmp_path / "ray", model, writer)
         lab.complete([MARKED])
@@ -85,7 +74,7 @@ def load_local(folder):
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_batch_written_again(
-    cluster, model, local, tmp_path
+    ray_cluster, model, local, tmp_path
 ):
     with RayWriter(model, Engine("ray", 1)) as writer:
         told = []
@@ -103,7 +92,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_batch_written_again(
     assert told == [2, 4, 6, 7, 9, 11, 13, 14]
 
 
-def test_a_run_that_is_cut_off_is_finished_by_the_other_engine(cluster, model, local, tmp_path):
+def test_a_run_that_is_cut_off_is_finished_by_the_other_engine(ray_cluster, model, local, tmp_path):
     def stop(name, done, total):
         if done >= 9:
             raise KeyboardInterrupt
@@ -116,7 +105,7 @@ def test_a_run_that_is_cut_off_is_finished_by_the_other_engine(cluster, model, l
     assert texts(tmp_path / "ray") == texts(local)
 
 
-def test_what_fails_on_a_worker_is_told_without_the_secret(cluster, model, tmp_path):
+def test_what_fails_on_a_worker_is_told_without_the_secret(ray_cluster, model, tmp_path):
     lab = lab_in(tmp_path, model, None)
     secret = lab.key(0.5).secret.reveal()
     no_model = pytest.raises(DllmarkError, match="there is no model /nowhere")
@@ -132,7 +121,7 @@ def test_what_fails_on_a_worker_is_told_without_the_secret(cluster, model, tmp_p
     assert repr(secret) not in str(told.value)
 
 
-def test_the_command_writes_on_the_cluster(cluster, run, model, tmp_path, monkeypatch):
+def test_the_command_writes_on_the_cluster(ray_cluster, run, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c4.jsonl").write_text('{"text": "The grass is green."}\n' * 3)
     small = ["--c4", "c4.jsonl", "--samples", 3, "--tokens", 32, "--scored", 10, "--out", "out"]
@@ -142,7 +131,7 @@ def test_the_command_writes_on_the_cluster(cluster, run, model, tmp_path, monkey
     assert ", Ray, torch " in result.json["about"]["texts"]
 
 
-def test_workers_that_the_cluster_has_no_place_for_are_refused(cluster, model):
+def test_workers_that_the_cluster_has_no_place_for_are_refused(ray_cluster, model):
     refused = pytest.raises(InputError, match="the cluster has 2 cores, too few for 3 workers")
     with refused, RayWriter(model, Engine("ray", 3)) as writer:
         writer.write([None])

@@ -167,7 +167,9 @@ def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
 ):
     monkeypatch.setattr(specs, "SWEEP", (1.0, 4.0))
     dataset = Dataset("C4", ["w1", "w2"], ["w3", "w4"], False)
-    report = specs.frontier(lab_with(endless, [dataset], tmp_path))
+    lab = lab_with(endless, [dataset], tmp_path)
+    lab.protocol = replace(PROTOCOL, tokens=16, scored=10)
+    report = specs.frontier(lab)
     assert len(report.rows) == 2 * 2 * len(STRATEGIES) * 2
     assert len(report.curves) == 2 * 2 * len(STRATEGIES) * 2
     assert {curve.y for curve in report.curves} == {"TPR at 1 % FPR", "mean z"}
@@ -201,9 +203,9 @@ def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
 def test_a_text_counts_at_the_lengths_it_reaches(lab, monkeypatch):
     monkeypatch.setattr(specs, "LENGTHS", (2, 4, 8))
     detector = lab.detector(0.5)
-    found = specs._p_by_length([{"ids": [5, 6, 7]}, {"ids": [5, 6, 7, 8, 9]}], detector)
-    assert {length: len(p) for length, p in found.items()} == {2: 2, 4: 1}
-    assert found[4][0] == detector.detect([5, 6, 7, 8]).p_value
+    p_values = specs._p_by_length([{"ids": [5, 6, 7]}, {"ids": [5, 6, 7, 8, 9]}], detector)
+    assert {length: len(p) for length, p in p_values.items()} == {2: 2, 4: 1}
+    assert p_values[4][0] == detector.detect([5, 6, 7, 8]).p_value
 
 
 def test_perplexity_is_the_judges_and_is_kept(lab, endless, monkeypatch):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 
+import failing
 import pytest
 from corpora import FIXED_TIME, badly_named, lines, rows, tree
 from failing import FAILURE, Failing
@@ -31,17 +32,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A cluster of two cores on this machine."""
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20,
-        log_to_driver=False, logging_level="ERROR",
-    )  # fmt: skip
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def scan(key, tmp_path):
     def scan(*inputs, engine, to, shard_bytes=6000, **changes):
@@ -52,13 +42,13 @@ def scan(key, tmp_path):
     return scan
 
 
-def test_both_engines_give_the_same_files(cluster, scan, corpus, tmp_path):
+def test_both_engines_give_the_same_files(ray_cluster, scan, corpus, tmp_path):
     local = scan(corpus, engine=Engine(workers=1), to="local")
     assert scan(corpus, engine=Engine("ray"), to="ray") == local
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
 
 
-def test_a_scan_that_one_engine_began_is_finished_by_the_other(cluster, scan, corpus, tmp_path):
+def test_a_scan_that_one_engine_began_is_finished_by_the_other(ray_cluster, scan, corpus, tmp_path):
     scan(corpus, engine=Engine(workers=1), to="local")
     scan(corpus, engine=Engine(workers=1), to="both")
     (tmp_path / "both" / "rows" / "part-000001.parquet").unlink()
@@ -67,7 +57,7 @@ def test_a_scan_that_one_engine_began_is_finished_by_the_other(cluster, scan, co
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc and named pipes")
-def test_the_shard_of_a_killed_worker_is_read_again(cluster, scan, tmp_path, texts):
+def test_the_shard_of_a_killed_worker_is_read_again(ray_cluster, scan, tmp_path, texts):
     pipe = make_pipe(tmp_path / "a.jsonl")
 
     def kill_then_feed():
@@ -84,12 +74,12 @@ def test_the_shard_of_a_killed_worker_is_read_again(cluster, scan, tmp_path, tex
     assert [row["row"] for row in rows(tmp_path / "out")] == [*range(1, len(texts) + 1)]
 
 
-def test_a_strict_scan_stops_and_says_where(cluster, scan, corpus):
+def test_a_strict_scan_stops_and_says_where(ray_cluster, scan, corpus):
     with pytest.raises(DllmarkError, match=r"a.jsonl:21: not a line of JSON"):
         scan(corpus, engine=Engine("ray"), to="out", strict=True)
 
 
-def test_an_input_that_cannot_be_read_on_a_node_is_named(cluster, key, tmp_path):
+def test_an_input_that_cannot_be_read_on_a_node_is_named(ray_cluster, key, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("x")
 
@@ -122,21 +112,22 @@ def test_a_node_sends_back_the_files_that_this_machine_would_write(key, tmp_path
     assert "a.jsonl:21: neither an object" in on_ray._scan(item, strict)["failure"]
 
 
-def test_an_unexpected_error_on_a_node_is_shown_as_what_it_is(cluster, key, tmp_path):
+def test_an_unexpected_error_on_a_node_is_shown_as_what_it_is(ray_cluster, key, tmp_path):
     (tmp_path / "a.jsonl").write_text('"words"')
     settings = Failing((key,), 1e-6, Columns())
+    ray.cloudpickle.register_pickle_by_value(failing)  # nodes do not have the tests
     with pytest.raises(DllmarkError, match=FAILURE):
         Scan([str(tmp_path / "a.jsonl")], settings, tmp_path / "out").run(Engine("ray"), None)
 
 
-def test_a_name_that_is_not_utf8_is_scanned_on_a_node_too(cluster, scan, tmp_path, texts):
+def test_a_name_that_is_not_utf8_is_scanned_on_a_node_too(ray_cluster, scan, tmp_path, texts):
     badly_named(tmp_path / "in", texts[0])
     scan(tmp_path / "in", engine=Engine(workers=1), to="local")
     scan(tmp_path / "in", engine=Engine("ray"), to="ray")
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
 
 
-def test_time_is_not_in_the_result(cluster, scan, tmp_path, texts):
+def test_time_is_not_in_the_result(ray_cluster, scan, tmp_path, texts):
     path = tmp_path / "b.jsonl"
     path.write_bytes(lines(texts))
     os.utime(path, (FIXED_TIME, FIXED_TIME))

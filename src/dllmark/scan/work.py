@@ -126,7 +126,8 @@ def unexpected_error(error: Exception, shard: Shard) -> DllmarkError:
     """Return an error that nobody foresaw, with its name, as it can travel between processes."""
     message = (str(error).splitlines() or [""])[0][:200]
     return DllmarkError(
-        f"a worker failed on {shard.files} with {type(error).__name__}: {message}. {CONTINUES}"
+        f"a worker failed on {shard.files} with {type(error).__name__}: {message} "
+        f"(DLLMARK_TRACEBACK=1 with --workers 1 shows where). {CONTINUES}"
     )
 
 
