@@ -13,7 +13,11 @@ import json
 from itertools import groupby, pairwise
 from pathlib import Path
 
-PAPER, OURS = "predictive-bidirectional", ("expected-bidirectional", "guided-bidirectional")
+from dllmark.experiments.paper import BEST as PAPER
+from dllmark.experiments.paper import METHODS
+from dllmark.marking.strategies import STRATEGIES
+
+OURS = tuple(name for name in STRATEGIES if name not in METHODS)
 TPR, Z = "TPR at 1 % FPR", "mean z"
 
 Point = dict[str, float]
@@ -41,11 +45,11 @@ def crossing(points: list[Point], known: str, value: float, wanted: str) -> floa
     return None
 
 
-def found_within(points: list[Point], increase: float) -> float | None:
+def best_within(points: list[Point], increase: float) -> float | None:
     """Return the highest TPR that costs at most this increase; None where nothing is as cheap."""
-    found: list[float | None] = [p[TPR] for p in points if p["increase"] <= increase]
-    found.append(crossing(points, "increase", increase, TPR))
-    return max((one for one in found if one is not None), default=None)
+    rates: list[float | None] = [p[TPR] for p in points if p["increase"] <= increase]
+    rates.append(crossing(points, "increase", increase, TPR))
+    return max((rate for rate in rates if rate is not None), default=None)
 
 
 def percent(value: float | None, form: str) -> str:
@@ -59,7 +63,7 @@ def cells(curves: dict[str, list[Point]]) -> list[str]:
     if cost is None:
         raise SystemExit("the paper's strategy finds too little here to compare with")
     row = [percent(cost, "+.0f")]
-    row += [percent(found_within(curves[name], cost), ".1f") for name in OURS]
+    row += [percent(best_within(curves[name], cost), ".1f") for name in OURS]
     for known, value in ((TPR, 98), (Z, 5), (Z, 7)):
         for name in (PAPER, *OURS):
             row.append(percent(crossing(curves[name], known, value, "increase"), "+.0f"))

@@ -20,6 +20,7 @@ import numpy as np
 
 from dllmark import Detector, WatermarkKey, load_tokenizer
 from dllmark.detection.stats import share_interval, threshold
+from dllmark.experiments.paper import DELTA
 from dllmark.experiments.runs import Runs, summary
 from dllmark.experiments.settings import RATES, Setting
 from dllmark.marking.strategies import STRATEGIES
@@ -28,7 +29,8 @@ from dllmark.quality.repetition import repeated_ngrams
 
 def scores(detector: Detector, texts: list[dict[str, Any]], length: int) -> np.ndarray:
     """Return z of the first tokens of each text."""
-    return np.array([found.z for found in detector.detect_many(t["ids"][:length] for t in texts)])
+    detections = detector.detect_many(t["ids"][:length] for t in texts)
+    return np.array([detection.z for detection in detections])
 
 
 def repeated(texts: list[dict[str, Any]]) -> float:
@@ -131,7 +133,7 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="the folder of `dllmark reproduce table1`")
     parser.add_argument("--prompts", choices=("C4", "ELI5"), default="C4")
     parser.add_argument("--model", default="embedded", help="whose tokenizer the texts have")
-    parser.add_argument("--delta", type=float, default=2.0, help="of the texts")
+    parser.add_argument("--delta", type=float, default=DELTA, help="of the texts")
     parser.add_argument("--scored", type=int, default=200, help="tokens scored of each text")
     parser.add_argument("--out", type=Path, help="a folder for strategies.json and strategies.md")
     arguments = parser.parse_args()

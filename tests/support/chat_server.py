@@ -84,7 +84,9 @@ class ChatServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.handle_error = lambda *_: None  # a client that left is part of the tests
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
         self._thread.start()
 
     @property

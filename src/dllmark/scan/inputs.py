@@ -115,13 +115,13 @@ class _LocalFiles(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
             self.failed[path.rstrip("/")] = error
             return []
 
-    def refused(self) -> list[Unreadable]:
+    def refused(self) -> dict[str, Unreadable]:
         """Return the folders that may not be listed; raise what failed for another reason."""
         failed, self.failed = sorted(self.failed.items()), {}
         for _, error in failed:
             if not isinstance(error, PermissionError):
                 raise error
-        return [Unreadable(shown_path(path), None, _reason(error)) for path, error in failed]
+        return {path: _unreadable(path, error) for path, error in failed}
 
 
 def _expand(given: str, leave_out: str) -> Iterator[InputFile | Unreadable]:
@@ -131,8 +131,8 @@ def _expand(given: str, leave_out: str) -> Iterator[InputFile | Unreadable]:
     matches = [path]
     if fsspec.core.has_magic(path) and not fs.exists(path):
         matches = sorted(fs.glob(path))
-        refused = fs.refused() if isinstance(fs, _LocalFiles) else []
-        yield from refused
+        refused = fs.refused() if isinstance(fs, _LocalFiles) else {}
+        yield from refused.values()
         if not matches and not refused:
             raise FileNotFoundError(path)
     for match in matches:
@@ -141,7 +141,7 @@ def _expand(given: str, leave_out: str) -> Iterator[InputFile | Unreadable]:
         except OSError as error:  # a link to nowhere among what a glob matches
             if match == path:
                 raise
-            yield Unreadable(shown_path(match), None, _reason(error))
+            yield _unreadable(match, error)
             continue
         if info["type"] == "directory":
             yield from _below(fs, match, leave_out)
@@ -164,11 +164,11 @@ def _below(fs: Any, folder: str, leave_out: str) -> Iterator[InputFile | Unreada
         else:
             yield _described(fs, info)
     if isinstance(fs, _LocalFiles):
-        yield from (one for one in fs.refused() if counts(one.path))
+        yield from (folder for path, folder in fs.refused().items() if counts(path))
 
 
-def _reason(error: OSError) -> str:
-    return f"cannot be read: {error.strerror}"
+def _unreadable(path: str, error: OSError) -> Unreadable:
+    return Unreadable(shown_path(path), None, f"cannot be read: {error.strerror}")
 
 
 def _described(fs: Any, info: dict[str, Any]) -> InputFile:
