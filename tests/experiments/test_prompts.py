@@ -22,10 +22,13 @@ def test_c4_prompts_are_thirty_tokens(tokenizer, tmp_path):
     ("content", "reason"),
     [
         ('{"question": "a", "answer": "b"}', "has 1 rows, fewer than 2 samples"),
-        ('{"question": "a", "answer": "b"}\n{', "eli5.jsonl:2 is not JSON"),
-        ('{"question": "a", "answer": "b"}\n{"question": " "}', '2 has no "question"'),
-        ('{"question": "a", "answer": "b"}\n[1]', '2 has no "question"'),
-        (b"\xff\n\xff", "cannot read"),
+        ('{"question": "a", "answer": "b"}\n{', "eli5.jsonl:2: not a line of JSON"),
+        (
+            '{"question": "a", "answer": "b"}\n{"question": " ", "answer": "b"}',
+            '2: "question" is empty',
+        ),
+        ('{"question": "a", "answer": "b"}\n[1]', '2: no string under "question"'),
+        (b"\xff\n\xff", "byte 0 is not valid UTF-8"),
     ],
 )
 def test_bad_prompts_are_named(tmp_path, content, reason):

@@ -106,7 +106,7 @@ def test_where_tokens_start_and_end_is_not_in_the_fingerprint(nested):
 def test_a_key_fits_only_the_tokenizer_it_was_made_for(small_tokenizer, key, small_key):
     assert Detector(small_key, small_tokenizer).tokenizer is small_tokenizer
     with pytest.raises(
-        MismatchError, match="the tokenizer small is not the one key .* was made for"
+        MismatchError, match=r"the tokenizer small is not the one key .* was made for"
     ):
         Detector(key, small_tokenizer)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from dllmark.errors import DllmarkError, InputError
 from dllmark.experiments.settings import Dataset
+from dllmark.files import parse_record, read_lines
 from dllmark.relation.tokenizer import Tokenizer
 
 PREFIX = 30
@@ -54,7 +54,7 @@ def _rows(source: str, fields: list[str], count: int | None) -> list[dict[str, s
     if source.startswith(HUB):
         rows = _hub_rows(source, fields, count)
     else:
-        rows = _file_rows(Path(source), fields, count)
+        rows = _file_rows(source, fields, count)
     if count is not None and len(rows) < count:
         raise InputError(
             f"{source} has {len(rows)} rows, fewer than {count} samples: lower --samples"
@@ -62,26 +62,14 @@ def _rows(source: str, fields: list[str], count: int | None) -> list[dict[str, s
     return rows
 
 
-def _file_rows(path: Path, fields: list[str], count: int | None) -> list[dict[str, str]]:
+def _file_rows(path: str, fields: list[str], count: int | None) -> list[dict[str, str]]:
     """Return the first lines of a JSONL file; each must have the fields."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    if not lines[-1]:
-        lines.pop()
     rows = []
-    for number, line in enumerate(lines[:count], 1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            raise InputError(f"{path}:{number} is not JSON") from None
+    for number, line in islice(read_lines(path), count):
+        row = parse_record(line, f"{path}:{number}", *fields)
         for name in fields:
-            if not (isinstance(row, dict) and _is_text(row.get(name))):
-                wanted = ", ".join(f'"{field}": "..."' for field in fields)
-                raise InputError(
-                    f'{path}:{number} has no "{name}": write each line as {{{wanted}}}'
-                )
+            if not _is_text(row[name]):
+                raise InputError(f'{path}:{number}: "{name}" is empty')
         rows.append(row)
     return rows
 
