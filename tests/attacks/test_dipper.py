@@ -119,10 +119,10 @@ def test_what_cannot_be_loaded_or_asked_is_told(folder, tmp_path):
 def test_a_path_that_does_not_exist_is_refused_without_asking_the_hub(
     run, folder, tmp_path, monkeypatch, option
 ):
-    def asked(*arguments, **options):
+    def ask_the_hub(*arguments, **options):
         pytest.fail("the hub was asked")
 
-    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", asked)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", ask_the_hub)
     (tmp_path / "in.jsonl").write_text('"One."\n')
     command = ["attack", "dipper", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
     result = run(*command, "--model", folder, option, "/nonexistent")

@@ -141,10 +141,10 @@ def test_a_refusal_stops_the_run_at_once_and_tells_no_key(chat_server, endpoint,
 
 def test_texts_failing_in_a_row_stop_the_run(chat_server, endpoint):
     chat_server.will(*[send(400)] * 10)
-    found = []
+    answers = []
     with pytest.raises(EndpointError, match=r"5 texts in a row .*, the last because it answered 4"):
-        found.extend(endpoint().paraphrase(["a"] * 20, concurrency=1))
-    assert len(found) == len(chat_server.texts) == FAILURES_IN_A_ROW
+        answers.extend(endpoint().paraphrase(["a"] * 20, concurrency=1))
+    assert len(answers) == len(chat_server.texts) == FAILURES_IN_A_ROW
 
 
 def test_failures_between_answers_do_not(chat_server, endpoint):
@@ -158,11 +158,11 @@ def test_no_more_requests_are_made_than_allowed_and_no_answer_is_lost(
     chat_server, endpoint, concurrency
 ):
     chat_server.will(send(500), answer, answer)
-    found = []
+    answers = []
     with pytest.raises(EndpointError, match="all 7 requests of --max-requests are used"):
-        found.extend(endpoint(max_requests=7).paraphrase(["a"] * 50, concurrency))
+        answers.extend(endpoint(max_requests=7).paraphrase(["a"] * 50, concurrency))
     assert len(chat_server.texts) == 7
-    assert [answer for _, answer in found] == ["A"] * 6
+    assert [answer for _, answer in answers] == ["A"] * 6
 
 
 def test_as_many_requests_are_under_way_as_asked_for(chat_server, endpoint):

@@ -37,7 +37,7 @@ def lab_in(folder, loaded, dataset=DATASET, **options):
 
 
 class Nobody:
-    """Fails if it is asked to write anything."""
+    """Fails if anything is to be written."""
 
     hardware = "nothing"
 
@@ -77,16 +77,16 @@ def test_progress_is_told_after_each_batch(model, tmp_path):
 
 def test_all_texts_of_an_experiment_are_asked_for_at_once(model, tmp_path):
     lab = lab_in(tmp_path, model)
-    asked = []
+    requests = []
     write = lab.writer.write
-    lab.writer.write = lambda batches: asked.append(batches) or write(batches)
+    lab.writer.write = lambda batches: requests.append(batches) or write(batches)
     lab.complete([MARKED, Setting("kgw", temperature=1.0)])
-    [batches] = asked
+    [batches] = requests
     places = [(batch.setting.strategy, batch.first) for batch in batches]
     strategies = (None, MARKED.strategy, "kgw")
     assert places == [(strategy, first) for strategy in strategies for first in (0, 4)]
     lab.complete([MARKED])
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_a_judge_that_cannot_be_loaded_shows_before_the_writing(model, tmp_path):

@@ -12,10 +12,10 @@ from dllmark.experiments.prompts import read_c4, read_eli5, read_field
 def test_c4_prompts_are_thirty_tokens(tokenizer, tmp_path):
     text = " ".join(f"word{number}" for number in range(100))
     (tmp_path / "c4.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    found = read_c4(str(tmp_path / "c4.jsonl"), tokenizer, 1)
+    dataset_read = read_c4(str(tmp_path / "c4.jsonl"), tokenizer, 1)
     ids = tokenizer.encode(text)
-    assert found.prompts == [tokenizer.decode(ids[:30])]
-    assert found.prompts[0] + found.truths[0] == text
+    assert dataset_read.prompts == [tokenizer.decode(ids[:30])]
+    assert dataset_read.prompts[0] + dataset_read.truths[0] == text
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_split_is_chosen_and_empty_rows_are_passed_over(dataset):
     dataset([{"question": "train", "answer": "a"}])
     rows = [{"question": "", "answer": "x"}, {"question": None, "answer": "x"},
             {"question": "q", "answer": "a"}]  # fmt: skip
-    found = read_eli5(dataset(rows, "validation") + "::validation", 1)
-    assert (found.prompts, found.truths, found.chat) == (["q"], ["a"], True)
+    dataset_read = read_eli5(dataset(rows, "validation") + "::validation", 1)
+    assert (dataset_read.prompts, dataset_read.truths, dataset_read.chat) == (["q"], ["a"], True)
 
 
 def test_a_dataset_with_other_columns_is_refused_and_they_are_named(dataset):

@@ -25,8 +25,8 @@ def test_the_batches_of_one_file_are_one_line(tmp_path):
     kept = Runs(path)
     for setting in ("kgw", "kgw", "predictive", "predictive"):
         kept.add(note(setting))
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(one["setting"], one["texts"], one["seconds"]) for one in found] == [
+    notes = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(one["setting"], one["texts"], one["seconds"]) for one in notes] == [
         ("kgw", 8, 3.0), ("predictive", 8, 3.0)]  # fmt: skip
     later = Runs(path)
     assert later.notes == kept.notes
@@ -66,17 +66,17 @@ def test_a_summary_adds_what_was_written_alike():
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def no_cached_revision(monkeypatch):
     revision.cache_clear()
     yield monkeypatch
     revision.cache_clear()
 
 
-def test_the_commit_is_given_where_there_is_a_checkout(asked, tmp_path):
+def test_the_commit_is_given_where_there_is_a_checkout(no_cached_revision, tmp_path):
     package = tmp_path / "dllmark" / "experiments"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    asked.setattr(runs, "__file__", str(package / "runs.py"))
+    no_cached_revision.setattr(runs, "__file__", str(package / "runs.py"))
 
     def git(*arguments):
         options = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
@@ -94,6 +94,6 @@ def test_the_commit_is_given_where_there_is_a_checkout(asked, tmp_path):
     assert revision().endswith("-dirty)")
 
 
-def test_without_git_the_version_must_do(asked):
-    asked.setattr(runs.shutil, "which", lambda name: None)
+def test_without_git_the_version_must_do(no_cached_revision):
+    no_cached_revision.setattr(runs.shutil, "which", lambda name: None)
     assert revision() == __version__

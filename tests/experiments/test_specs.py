@@ -94,16 +94,16 @@ def test_table_2_says_which_paraphrasers_were_not_run(lab):
 
 
 def test_table_2_scores_paraphrases_and_asks_for_each_once(lab):
-    asked = []
+    paraphrased = []
 
     def answers(records):
         for number, record in enumerate(records):
-            asked.append(record.text)
+            paraphrased.append(record.text)
             yield number, GivenUp("tired") if number == 0 else "w1 w2 w3 w4 w5 w6"
 
     paraphrasers = {"paraphrase": specs.Paraphraser({"name": "test"}, answers), "dipper": None}
     first = specs.table2(lab, paraphrasers)
-    count = len(asked)
+    count = len(paraphrased)
     assert count == 2 * 4 * 8
     [row] = [
         row for row in first.rows
@@ -113,24 +113,24 @@ def test_table_2_scores_paraphrases_and_asks_for_each_once(lab):
     assert row["mean z"] == pytest.approx(expected)
     assert row["texts"] == 7
     specs.table2(lab, paraphrasers)
-    assert len(asked) == count + 2 * 4  # only the ones given up
+    assert len(paraphrased) == count + 2 * 4  # only the ones given up
 
 
 def test_table_2_keeps_the_paraphrases_of_prompts_that_count_no_more(lab, monkeypatch):
-    asked = []
+    paraphrased = []
 
     def answers(records):
         for number, record in enumerate(records):
-            asked.append(record.text)
+            paraphrased.append(record.text)
             yield number, f"w{record.line} w2 w3 w4 w5 w6"
 
     paraphrasers = {"paraphrase": specs.Paraphraser({"name": "test"}, answers)}
     specs.table2(lab, paraphrasers)
-    count = len(asked)
+    count = len(paraphrased)
     monkeypatch.setattr(type(lab), "kept", lambda *_: CountedPrompts([1, 4, 5], short=5, looping=0))
     fewer = specs.table2(lab, paraphrasers)
     assert {row["texts"] for row in fewer.rows if row["attack"] == "paraphrase"} == {3}
-    assert len(asked) == count
+    assert len(paraphrased) == count
 
 
 def test_table_3_and_the_figures_cover_the_papers_grid(lab):

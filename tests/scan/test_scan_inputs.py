@@ -87,8 +87,8 @@ def test_an_input_that_is_not_there_is_a_clear_error(given, tmp_path, monkeypatc
 
 
 def unreadable(folder, given):
-    found = find_files([str(given)], str(folder / "out")).unreadable
-    return {one.path.removeprefix(f"{folder}/"): one.reason for one in found}
+    folders = find_files([str(given)], str(folder / "out")).unreadable
+    return {one.path.removeprefix(f"{folder}/"): one.reason for one in folders}
 
 
 @pytest.mark.parametrize("pattern", ["", "*", "**", "a*/*"])

@@ -34,16 +34,16 @@ def test_each_line_is_read_once_under_its_number(tmp_path_factory, parts, ended,
         for row, line in enumerate(content.split(b"\n"), 1)
         if line.strip()
     ]
-    found = read_all(path, shard_bytes)
-    assert [(item.row, getattr(item, "text", None)) for item in found] == expected
+    items = read_all(path, shard_bytes)
+    assert [(item.row, getattr(item, "text", None)) for item in items] == expected
 
 
 @pytest.mark.parametrize("shard_bytes", [100, 1000, 10**6])
 def test_each_row_group_is_read_once_under_its_numbers(tmp_path, shard_bytes):
     texts = [f"text {n}" for n in range(95)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=10)
-    found = read_all(tmp_path / "a.parquet", shard_bytes)
-    assert [(item.row, item.text) for item in found] == list(enumerate(texts, 1))
+    items = read_all(tmp_path / "a.parquet", shard_bytes)
+    assert [(item.row, item.text) for item in items] == list(enumerate(texts, 1))
 
 
 def file(name, size):

@@ -61,11 +61,11 @@ def test_the_shard_of_a_killed_worker_is_read_again(ray_cluster, scan, tmp_path,
     pipe = make_pipe(tmp_path / "a.jsonl")
 
     def kill_then_feed():
-        held = open_when_read(pipe)
+        writing_end = open_when_read(pipe)
         first = reader_of(pipe)
         os.kill(first, signal.SIGKILL)
         reader_of(pipe, but=first)
-        feed(held, lines(texts))
+        feed(writing_end, lines(texts))
 
     helper = threading.Thread(target=kill_then_feed, daemon=True)
     helper.start()

@@ -44,8 +44,8 @@ def test_json_lines_are_read_under_every_compression(written, suffix):
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_text_file_is_one_document(written, suffix):
-    found = written(f"a.txt{suffix}", COMPRESS[suffix]("one\ntwo é".encode()))
-    assert [item[1:] for item in found] == [(1, None, "one\ntwo é")]
+    items = written(f"a.txt{suffix}", COMPRESS[suffix]("one\ntwo é".encode()))
+    assert [item[1:] for item in items] == [(1, None, "one\ntwo é")]
 
 
 def test_compressed_files_that_were_joined_are_read_to_their_end(written):
@@ -68,11 +68,11 @@ def test_files_behind_a_url_are_read():
 
 
 def test_columns_may_have_other_names(written, tmp_path):
-    found = written("a.jsonl", lines([{"content": "words", "url": "u"}]), text="content", id="url")
-    assert [item[1:] for item in found] == [(1, "u", "words")]
+    items = written("a.jsonl", lines([{"content": "words", "url": "u"}]), text="content", id="url")
+    assert [item[1:] for item in items] == [(1, "u", "words")]
     pq.write_table(pa.table({"content": ["words"], "url": ["u"]}), tmp_path / "a.parquet")
-    found = read(tmp_path / "a.parquet", text="content", id="url")
-    assert [item[1:] for item in found] == [(1, "u", "words")]
+    items = read(tmp_path / "a.parquet", text="content", id="url")
+    assert [item[1:] for item in items] == [(1, "u", "words")]
 
 
 def test_a_line_may_be_just_a_string_and_start_with_a_byte_order_mark(written):
@@ -109,10 +109,10 @@ def test_an_id_that_is_no_name_is_left_out(written, id_):
 
 def test_documents_longer_than_the_limit_are_passed_over(written, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "LARGEST", 100)
-    found = written("a.jsonl", lines(["x" * 150, "é" * 60, "fits"]))
-    assert [type(item) for item in found] == [Unreadable, Unreadable, CorpusDocument]
-    assert [item.row for item in found] == [1, 2, 3]
-    assert "longer than" in found[0].reason
+    items = written("a.jsonl", lines(["x" * 150, "é" * 60, "fits"]))
+    assert [type(item) for item in items] == [Unreadable, Unreadable, CorpusDocument]
+    assert [item.row for item in items] == [1, 2, 3]
+    assert "longer than" in items[0].reason
     assert isinstance(written("a.txt", b"x" * 101)[0], Unreadable)
     assert isinstance(written("a.txt", b"x" * 100)[0], CorpusDocument)
     pq.write_table(pa.table({"text": ["x" * 101, "fits"]}), tmp_path / "a.parquet")
@@ -146,9 +146,9 @@ def test_a_damaged_row_group_does_not_cost_the_others(tmp_path):
     start = column.data_page_offset
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     path.write_bytes(content)
-    found = read(path)
-    good = [item for item in found if isinstance(item, CorpusDocument)]
-    [problem] = [item for item in found if isinstance(item, Unreadable)]
+    items = read(path)
+    good = [item for item in items if isinstance(item, CorpusDocument)]
+    [problem] = [item for item in items if isinstance(item, Unreadable)]
     assert [item.row for item in good] == [*range(1, 1001), *range(2001, 3001)]
     assert (problem.row, "row group 1" in problem.reason) == (1001, True)
 

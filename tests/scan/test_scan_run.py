@@ -49,19 +49,19 @@ def scan(key, tmp_path):
 
 def test_each_document_gets_a_row_and_each_bad_one_an_error(scan, corpus, tmp_path, texts, key):
     summary = scan(corpus)
-    found = rows(tmp_path / "out")
-    assert [row["path"].rsplit("/")[-1] for row in found] == [
+    scanned = rows(tmp_path / "out")
+    assert [row["path"].rsplit("/")[-1] for row in scanned] == [
         *["a.jsonl"] * 20, *["b.jsonl.gz"] * 7, *["c.parquet"] * 2, "d.txt",
     ]  # fmt: skip
     scored = [*texts, *texts[:7], *texts[:2], texts[0]]
     detector = Detector(key, fpr=1e-6)
-    for row, text in zip(found, scored, strict=True):
+    for row, text in zip(scanned, scored, strict=True):
         alone = detector.detect(text)
         assert (row["verdict"], row["pairs"]) == (alone.verdict.value, alone.pairs)
         assert row["p_value"] == pytest.approx(alone.p_value)
         assert (row["z"], row["key_id"]) == (pytest.approx(alone.z), key.id)
-    assert [row["row"] for row in found[:22]] == [*range(1, 21), 1, 2]
-    assert [found[at]["id"] for at in (0, 20, 27, 29)] == ["d0", "d0", "1", None]
+    assert [row["row"] for row in scanned[:22]] == [*range(1, 21), 1, 2]
+    assert [scanned[at]["id"] for at in (0, 20, 27, 29)] == ["d0", "d0", "1", None]
     reasons = [
         (Path(one["path"]).name, one["row"], one["reason"]) for one in errors(tmp_path / "out")
     ]
@@ -152,16 +152,16 @@ def test_a_scan_that_is_killed_with_its_workers_at_work_continues(piped, start, 
     pipe, content = piped[1], lines(texts[10:])
     for folder in ("whole", "killed"):
         running = start(folder)
-        held = open_when_read(pipe, running)
+        writing_end = open_when_read(pipe, running)
         if folder == "killed":
             worker = os.pidfd_open(reader_of(pipe, running))
             running.kill()
             running.communicate()
             wait_for_end(worker)  # a worker must not outlive the scan
-            os.close(held)
+            os.close(writing_end)
             running = start(folder)
-            held = open_when_read(pipe, running)
-        feed(held, content)
+            writing_end = open_when_read(pipe, running)
+        feed(writing_end, content)
         assert (*running.communicate(), running.returncode) == (b"", b"", 0)
     assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
     assert len(rows(tmp_path / "killed")) == 20
@@ -176,11 +176,11 @@ def in_the_background(work, *arguments):
 @linux
 def test_a_killed_worker_is_replaced_and_its_shard_read_again(piped, scan, tmp_path, texts):
     def kill_then_feed(pipe):
-        held = open_when_read(pipe)
+        writing_end = open_when_read(pipe)
         first = reader_of(pipe)
         os.kill(first, signal.SIGKILL)
         reader_of(pipe, but=first)
-        feed(held, lines(texts[10:]))
+        feed(writing_end, lines(texts[10:]))
 
     helper = in_the_background(kill_then_feed, piped[1])
     scan(*piped, workers=2, shard_bytes=1)
@@ -192,11 +192,11 @@ def test_a_killed_worker_is_replaced_and_its_shard_read_again(piped, scan, tmp_p
 @linux
 def test_a_shard_that_kills_every_worker_ends_the_scan_and_is_named(piped, scan, tmp_path):
     def kill_three(pipe):
-        held, last = open_when_read(pipe), 0
+        writing_end, last = open_when_read(pipe), 0
         for _ in range(3):
             last = reader_of(pipe, but=last)
             os.kill(last, signal.SIGKILL)
-        os.close(held)
+        os.close(writing_end)
 
     helper = in_the_background(kill_three, piped[1])
     with pytest.raises(DllmarkError, match=r"3 workers in a row were killed .*b\.jsonl"):

@@ -37,8 +37,8 @@ def test_scores_are_those_of_the_detector(keys, texts, tokenizer, count, fpr):
     scores = Scorer(keys[:count], fpr).score(all_texts)
     for at, text in enumerate(all_texts):
         alone = detect_any(keys[:count], text, tokenizer=tokenizer, fpr=fpr)
-        found = scores.verdict[at], scores.pairs[at], scores.key_id[at]
-        assert found == (alone.verdict.value, alone.pairs, alone.key_id)
+        scored = scores.verdict[at], scores.pairs[at], scores.key_id[at]
+        assert scored == (alone.verdict.value, alone.pairs, alone.key_id)
         assert scores.z[at] == pytest.approx(alone.z)
         assert scores.p_value[at] == pytest.approx(alone.p_value)
 
@@ -64,12 +64,12 @@ def test_pairs_are_counted_as_a_loop_counts_them(key, tokenizer, scoring):
     texts = [rng.choice([0, 300, 301, 302, 303], rng.integers(0, 30)) for _ in range(50)]
     green = HashedGreenList(key, tokenizer.vocab_size)
     lengths = np.array([len(text) for text in texts])
-    [found], pairs = count_pairs([green], tokenizer, np.concatenate(texts), lengths, scoring)
+    [counted], pairs = count_pairs([green], tokenizer, np.concatenate(texts), lengths, scoring)
     for at, text in enumerate(texts):
         scored = [pair for pair in pairwise(text) if 0 not in pair]
         scored = sorted(set(scored)) if scoring == "unique" else scored
         colours = [bool(green.pairs(np.array([a]), np.array([b]))[0]) for a, b in scored]
-        assert (found[at], pairs[at]) == (sum(colours), len(colours))
+        assert (counted[at], pairs[at]) == (sum(colours), len(colours))
 
 
 def test_what_is_wrong_with_a_key_is_said_before_the_work(key, tokenizer):

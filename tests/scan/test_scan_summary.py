@@ -19,11 +19,11 @@ from dllmark.scan.work import SCHEMA
 def test_discoveries_are_those_of_scipy(p_values, fdr):
     p_values = np.array(p_values)
     adjusted = false_discovery_control(p_values, method="bh")
-    found, largest = benjamini_hochberg(p_values, len(p_values), fdr)
+    discovered, largest = benjamini_hochberg(p_values, len(p_values), fdr)
     if np.any(np.abs(adjusted - fdr) < 1e-12):
         return  # on the edge itself, rounding decides
-    assert found == int((adjusted <= fdr).sum())
-    assert found == int((p_values <= largest).sum()) or found == 0
+    assert discovered == int((adjusted <= fdr).sum())
+    assert discovered == int((p_values <= largest).sum()) or discovered == 0
 
 
 @pytest.fixture

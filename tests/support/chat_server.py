@@ -112,8 +112,8 @@ class ChatServer:
 
 def collected(results: Iterable[tuple[int, Any]]) -> dict[int, Any]:
     """Return results by number, each of which may come once."""
-    found: dict[int, Any] = {}
+    by_number: dict[int, Any] = {}
     for number, result in results:
-        assert number not in found
-        found[number] = result
-    return found
+        assert number not in by_number
+        by_number[number] = result
+    return by_number
