@@ -18,7 +18,7 @@ import numpy as np
 from dllmark.attacks.records import Answers, complete
 from dllmark.attacks.records import Record as Text
 from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
-from dllmark.detection.detector import Detector, Scoring
+from dllmark.detection.detector import Detector, Scoring, scored_text
 from dllmark.detection.stats import threshold
 from dllmark.experiments import paper
 from dllmark.experiments.batches import TextRecord
@@ -324,7 +324,8 @@ def _attacked(
             return []
         place = lab.folder / attack / dataset.name / f"{setting.slug}.jsonl"
         rewritten = _paraphrased(paraphraser, texts, kept.numbers, place)
-        return [{"ids": ids} for ids in tokenizer.encode_many(rewritten)]
+        scored_parts = [scored_text(text) for text in rewritten]
+        return [{"ids": ids} for ids in tokenizer.encode_many(scored_parts)]
     vocabulary, scored = ordinary(tokenizer), lab.protocol.scored
     edited = []
     for number in kept.numbers:

@@ -77,12 +77,13 @@ class Marker:
         number = torch.arange(length, device=tokens.device)
         order = torch.where(where, number, length).sort(1).values[:, : max(counts)]
         positions = torch.where(order < length, order, -1)
-        predicted = None
+        logit_positions = None
         if offset:
-            predicted = torch.arange(offset, offset + count, device=tokens.device).expand(batch, -1)
+            covered = torch.arange(offset, offset + count, device=tokens.device)
+            logit_positions = covered.expand(batch, -1)
         held: tuple[Tensor, Tensor] | None = None
         for part in torch.split(positions, max(1, MARKED_AT_ONCE // (batch * size)), dim=1):
-            biased = self.watermark.bias(tokens, revealed, logits, part, predicted)
+            biased = self.watermark.bias(tokens, revealed, logits, part, logit_positions)
             # The part after this one predicts its left neighbour here, from unbiased logits.
             if held is not None:
                 _write(logits, *held, offset)

@@ -13,22 +13,6 @@ Source = WatermarkKey | GreenList | str | Path
 """A key, the path of a key file, or a green list."""
 
 
-def load_source(source: Source) -> WatermarkKey | GreenList:
-    """Return the key or green list itself, read from its file where a path was given.
-
-    >>> load_source(key) is key
-    True
-    """
-    if isinstance(source, str | Path):
-        return WatermarkKey.load(source)
-    if isinstance(source, WatermarkKey | GreenList):
-        return source
-    raise InputError(
-        "a watermark is given by a WatermarkKey, the path of a key file or a green list; "
-        f"got {type(source).__name__}"
-    )
-
-
 def resolve(
     source: Source, tokenizer: AnyTokenizer | None = None
 ) -> tuple[WatermarkKey | GreenList, Tokenizer]:
@@ -40,7 +24,13 @@ def resolve(
     >>> tokenizer.name
     'embedded'
     """
-    source = load_source(source)
+    if isinstance(source, str | Path):
+        source = WatermarkKey.load(source)
+    if not isinstance(source, WatermarkKey | GreenList):
+        raise InputError(
+            "a watermark is given by a WatermarkKey, the path of a key file or a green list; "
+            f"got {type(source).__name__}"
+        )
     if tokenizer is not None:
         tokenizer = as_tokenizer(tokenizer)
     elif isinstance(source, WatermarkKey):
