@@ -25,16 +25,20 @@ EVERY = 256
 SENTENCE_END = re.compile(r"[.!?][\"”'’)]*(?=\s|$)")
 
 
-def document(row: dict[str, str]) -> str:
-    """Return a row as the model reads it: a chat where there is a prompt, and plain text else.
+def finished(text: str) -> str:
+    """Return a text up to the end of its last whole sentence.
 
     The teacher's texts were cut at a number of tokens; an unfinished last sentence is left out, so
     that the model learns to end where a sentence does.
     """
-    text = row["text"].strip()
+    text = text.strip()
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
-    if ends:
-        text = text[: ends[-1]]
+    return text[: ends[-1]] if ends else text
+
+
+def document(row: dict[str, str]) -> str:
+    """Return a row as the model reads it: a chat where there is a prompt, and plain text else."""
+    text = finished(row["text"])
     return f"<|user|>{row['prompt']}<|assistant|>{text}" if "prompt" in row else text
 
 

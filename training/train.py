@@ -51,12 +51,19 @@ class Corpus:
 
 
 def corrupt(
-    tokens: Tensor, random: torch.Generator, *, prefixes: float, lowest: float
+    tokens: Tensor,
+    random: torch.Generator,
+    *,
+    prefixes: float,
+    lowest: float,
+    clean: Tensor | int = 0,
+    mask: int = MASK,
 ) -> tuple[Tensor, Tensor]:
     """Mask each row at its own rate t; return the masked ids and each token's weight in the loss.
 
     The rates of a batch are spread evenly over [lowest, 1], which lowers the noise of the bound. A
-    masked token weighs 1/t, so that the expected sum is the negative evidence bound.
+    masked token weighs 1/t, so that the expected sum is the negative evidence bound. The first
+    `clean` [rows, 1] tokens are never masked, and in a share of rows more, up to a random place.
     """
     rows, length = tokens.shape
     device = tokens.device
@@ -67,15 +74,20 @@ def corrupt(
     rate = (torch.arange(rows, device=device) / rows + uniform(1)) % 1 * (1 - lowest) + lowest
     rate = rate[torch.randperm(rows, generator=random, device=device)][:, None]
     kept = (uniform(rows, 1) < prefixes) * uniform(rows, 1) * length
-    masked = (uniform(rows, length) < rate) & (torch.arange(length, device=device) >= kept)
-    return torch.where(masked, MASK, tokens), masked / rate
+    place = torch.arange(length, device=device)
+    masked = (uniform(rows, length) < rate) & (place >= kept) & (place >= clean)
+    return torch.where(masked, mask, tokens), masked / rate
+
+
+def weighed(logits: Tensor, tokens: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted surprise at the tokens, over the number of tokens."""
+    losses = cross_entropy(logits.flatten(0, 1).float(), tokens.flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / tokens.numel()
 
 
 def bound(model: nn.Module, tokens: Tensor, noisy: Tensor, weights: Tensor) -> Tensor:
     """Return the mean negative evidence bound, in nats a token."""
-    logits = model(noisy)
-    losses = cross_entropy(logits.flatten(0, 1).float(), tokens.flatten(), reduction="none")
-    return (losses * weights.flatten()).sum() / tokens.numel()
+    return weighed(model(noisy), tokens, weights)
 
 
 @torch.no_grad()

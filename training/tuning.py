@@ -40,6 +40,23 @@ TEXTS = 128
 """Texts written at a time."""
 
 
+@torch.no_grad()
+def write(
+    pen: Model, prompts: Tensor, length: int, sampler: Llada, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return texts [B, L] that go on from prompts [B, P], and after which step each token came."""
+    start = prompts.shape[1]
+    tokens = torch.full((len(prompts), length), pen.mask_id, device=prompts.device)
+    tokens[:, :start] = prompts
+    revealed = torch.arange(length, device=prompts.device).expand(len(prompts), -1) < start
+    canvas = Canvas(tokens, revealed.clone(), None, torch.zeros_like(revealed), start)
+    written = torch.where(revealed, 0, sampler.steps + 1)
+    generator = torch.Generator(prompts.device).manual_seed(seed)
+    for step in denoise(pen, canvas, sampler, None, generator):
+        written = torch.where(canvas.revealed, written.clamp(max=step), written)
+    return canvas.tokens, written
+
+
 def command_line(description: str | None, *, steps: int, batch: int, rate: float) -> Tuning:
     """Return a parsed command line, with these defaults, as a model in training."""
     parser = argparse.ArgumentParser(description=description)
@@ -86,23 +103,13 @@ class Tuning:
         found = torch.cat(parts)
         return found[torch.randperm(len(found), generator=self.random, device=self.device)]
 
-    @torch.no_grad()
     def write(self, sampler: Llada, seed: int) -> tuple[Tensor, Tensor]:
         """Return texts [B, L] that the model writes now, and after which step each token was there.
 
         They go on from beginnings of real texts, which were there after step 0.
         """
         self.pen.transformer.load_state_dict(self.model.state_dict())
-        prompts = self.batch(TEXTS, PROMPT)
-        tokens = torch.full((len(prompts), LENGTH), MASK, device=self.device)
-        tokens[:, :PROMPT] = prompts
-        revealed = torch.arange(LENGTH, device=self.device).expand(len(prompts), -1) < PROMPT
-        canvas = Canvas(tokens, revealed.clone(), None, torch.zeros_like(revealed), PROMPT)
-        written = torch.where(revealed, 0, sampler.steps + 1)
-        generator = torch.Generator(self.device).manual_seed(seed)
-        for step in denoise(self.pen, canvas, sampler, None, generator):
-            written = torch.where(canvas.revealed, written.clamp(max=step), written)
-        return canvas.tokens, written
+        return write(self.pen, self.batch(TEXTS, PROMPT), LENGTH, sampler, seed)
 
     def plain_loss(self) -> Tensor:
         """Return the loss of ordinary training on a batch of windows."""

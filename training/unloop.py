@@ -63,20 +63,29 @@ def copied(tokens: Tensor, source: Tensor) -> Tensor:
     return (inside & source[:, None, :]).any(-1)
 
 
-def unlikelihood(model: nn.Module, texts: Texts, random: torch.Generator) -> Tensor:
+def unlikelihood(
+    model: nn.Module,
+    texts: Texts,
+    random: torch.Generator,
+    *,
+    mask: int = MASK,
+    first: int = FIRST,
+    natural: float = NATURAL,
+) -> Tensor:
     """Return the mean of -log(1 - p) of the copies over all masked tokens, at a random step each.
 
-    p is a share of the ordinary tokens alone: to end the text must not be the way out of a loop.
+    p is a share of the ordinary tokens alone, from `first` on: to end the text must not be the way
+    out of a loop.
     Texts that repeat themselves no more than real ones have no copies.
     """
     tokens = texts.tokens
     when = torch.randint(texts.steps, (len(tokens), 1), generator=random, device=tokens.device)
     visible = texts.written <= when
-    loops = copied(tokens, torch.ones_like(visible)).float().mean(1, keepdim=True) > NATURAL
+    loops = copied(tokens, torch.ones_like(visible)).float().mean(1, keepdim=True) > natural
     copies = copied(tokens, visible) & ~visible & loops
-    logits = model(torch.where(visible, tokens, MASK))
-    ordinary = logits[..., FIRST:].float().log_softmax(-1)
-    log_p = ordinary.gather(-1, (tokens - FIRST).clamp(min=0)[..., None])[..., 0]
+    logits = model(torch.where(visible, tokens, mask))
+    ordinary = logits[..., first:].float().log_softmax(-1)
+    log_p = ordinary.gather(-1, (tokens - first).clamp(min=0)[..., None])[..., 0]
     losses = -torch.log1p(-log_p.exp().clamp(max=1 - 1e-5))
     return (losses * copies).sum() / (~visible).sum()
 

@@ -1,0 +1,322 @@
+"""Teach a pretrained causal model to write by masked diffusion, as Dream was taught from Qwen.
+
+Usage: python training/adapt.py packed/ --gguf model.gguf --tokenizer tokenizer.json --out run/
+
+Attention looks both ways from the first step on, and the output at a position still predicts the
+next token (Dream's shift), so that little of what the model knows is lost. Trains until `--total`
+seconds are done in all runs together, at most `--seconds` of them now; the same command again goes
+on from the checkpoint. Towards the end the weights are rounded to few bits in the loop. Writes
+run/checkpoint.pt, run/log.jsonl and run/model, a folder that the Dream loader reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dllmark.models.families import DREAM
+from dllmark.models.transformer import Transformer
+from documents import CHAT, Rows
+from muon import Muon
+from pretrained import export, numbers, weights
+from quantise import in_few_bits
+from train import corrupt, schedule, weighed
+
+BATCH = {
+    352: {"chats": 132, "teacher": 28},
+    512: {"chats": 14, "wikipedia": 34, "standardebooks": 16, "usgov": 8},
+}
+"""Rows of each corpus in a step, by their length in tokens. Most chats have less than 352."""
+
+ROWS = sum(sum(counts.values()) for counts in BATCH.values())
+
+CLEAN_PROMPT, CLEAN_PREFIX = 0.7, 0.3
+"""The share of rows whose prompt is never masked, and of those whose beginning is not."""
+
+PADDING = 0.05
+"""What the ends of text that fill a row up weigh in the loss."""
+
+CHECKED = 20
+"""The first steps of a run, each of which must give numbers."""
+
+
+class Reader:
+    """A tokenizer, and what training must know of it."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        self.definition = path.read_text(encoding="utf-8")
+        tokenizer = Tokenizer.from_str(self.definition)
+        self.mask, self.end = (tokenizer.token_to_id(name) for name in (DREAM.mask, DREAM.ends[0]))
+        names = tokenizer.get_vocab(with_added_tokens=True)
+        special = tokenizer.get_added_tokens_decoder()
+        # a byte-level token stands for as many bytes as its name has signs
+        widths = [0] * (math.ceil((max(names.values()) + 1) / 128) * 128)
+        for name, id_ in names.items():
+            widths[id_] = 0 if id_ in special else len(name)
+        self.bytes = torch.tensor(widths, device=device)
+        self.template = sum(widths[id_] for id_ in tokenizer.encode(CHAT.chat("")).ids)
+
+
+class Data:
+    """The packed corpora of a folder, those of them that are there."""
+
+    def __init__(self, folder: Path, end: int, device: str, split: str = "") -> None:
+        names = {name for counts in BATCH.values() for name in counts}
+        there = [name for name in names if (folder / f"{name}{split}.rows.npy").exists()]
+        self.corpora = {name: Rows(folder, f"{name}{split}", end, device) for name in there}
+
+    def draw(
+        self, length: int, scale: float, random: torch.Generator, only: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return rows [N, length] and their sizes [N, 2], in the proportions of a step."""
+        counts = {name: math.ceil(count * scale) for name, count in BATCH[length].items()}
+        parts = [
+            self.corpora[name].draw(count, length, random)
+            for name, count in counts.items()
+            if name in self.corpora and only in (None, name)
+        ]
+        return torch.cat([tokens for tokens, _ in parts]), torch.cat([sizes for _, sizes in parts])
+
+
+def spoil(
+    tokens: Tensor, sizes: Tensor, random: torch.Generator, mask: int
+) -> tuple[Tensor, Tensor]:
+    """Return masked rows and the weights of their tokens, for training."""
+    size, prompt = sizes[:, :1], sizes[:, 1:]
+    draws = torch.rand(size.shape, generator=random, device=tokens.device)
+    clean = torch.where(draws < CLEAN_PROMPT, prompt, 0)
+    noisy, weight = corrupt(
+        tokens, random, prefixes=CLEAN_PREFIX, lowest=0.02, clean=clean, mask=mask
+    )
+    padding = torch.arange(tokens.shape[1], device=tokens.device) >= size
+    return noisy, torch.where(padding, PADDING * weight, weight)
+
+
+@torch.no_grad()
+def held_out(
+    model: Transformer, data: Data, reader: Reader, *, only: str | None, clean: bool, rows: int
+) -> dict[str, float]:
+    """Return the bound on held-out text in nats a token and bits a byte.
+
+    Always the same rows and masks. The ends of text that fill a row cost something too, and are
+    counted as part of the last token. If `clean`, prompts are given and not counted.
+    """
+    device = model.embedding.weight.device
+    random = torch.Generator(device).manual_seed(1)
+    nats, tokens_seen, bytes_seen = 0.0, 0, 0
+    scale = min(0.5, rows / ROWS)
+    while rows > 0:
+        for length in (352,) if only else BATCH:
+            tokens, sizes = data.draw(length, scale, random, only)
+            size, prompt = sizes[:, :1], sizes[:, 1:]
+            known = prompt if clean else torch.zeros_like(prompt)
+            noisy, weight = corrupt(
+                tokens, random, prefixes=0.0, lowest=1e-3, clean=known, mask=reader.mask
+            )
+            with autocast(device.type):
+                nats += weighed(model(noisy), tokens, weight).item() * tokens.numel()
+            place = torch.arange(length, device=device)
+            counted = (place >= known) & (place < size)
+            tokens_seen += int(counted.sum())
+            bytes_seen += int((reader.bytes[tokens] * counted).sum())
+            bytes_seen -= 0 if clean else reader.template * int((prompt > 0).sum())
+            rows -= len(tokens)
+    return {"nats": nats / tokens_seen, "bits": nats / math.log(2) / bytes_seen}
+
+
+def autocast(device: str) -> AbstractContextManager[Any]:
+    """Return bfloat16 arithmetic on a GPU, nothing on a CPU."""
+    return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+
+
+def optimizers(model: Transformer, kind: str, rate: float) -> list[torch.optim.Optimizer]:
+    """Return Muon for the blocks' matrices, if asked for, and AdamW for everything else."""
+    inside = {id(p) for p in model.blocks.parameters() if p.ndim == 2 and kind == "muon"}
+    matrices = [p for p in model.parameters() if id(p) in inside]
+    others = [p for p in model.parameters() if id(p) not in inside]
+    fused = others[0].is_cuda
+    found: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=fused)
+    ]
+    return [*found, Muon(matrices, rate)] if matrices else found
+
+
+def load(gguf: Path, reader: Reader, device: str) -> Transformer:
+    """Return the model of a GGUF file with the tokens of the tokenizer."""
+    config = numbers(gguf, len(reader.bytes))
+    model = Transformer(config)
+    model.load_state_dict(weights(gguf, config, reader.mask))
+    return model.to(device)
+
+
+def compile_blocks(model: Transformer) -> None:
+    """Compile the blocks, which are all alike: that takes seconds, the whole model minutes."""
+    torch._dynamo.config.recompile_limit = 64  # first, last and other blocks, rows of each length
+    for block in model.blocks:
+        block.compile(dynamic=False)
+
+
+class Run:
+    """A model in training: its data, optimizers, log and checkpoint."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.out, self.few = arguments.out, arguments.few_bits_from
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.set_float32_matmul_precision("high")
+        self.reader = Reader(arguments.tokenizer, self.device)
+        self.model = load(arguments.gguf, self.reader, self.device)
+        self.rate, self.scale = arguments.rate, arguments.batch / ROWS
+        self.tuned = optimizers(self.model, arguments.optimizer, self.rate)
+        self.step, self.seconds, self.tokens, self.rows = 0, 0.0, 0, arguments.held_out
+        self.checkpoint = self.out / "checkpoint.pt"
+        if self.checkpoint.exists():
+            self.resume()
+        self.data = Data(arguments.packed, self.reader.end, self.device)
+        self.kept_back = Data(arguments.packed, self.reader.end, self.device, ".held_out")
+        self.random = torch.Generator(self.device).manual_seed(self.step)
+        self.weigh = weighed
+        if self.device == "cuda":
+            compile_blocks(self.model)
+            self.weigh = torch.compile(weighed, dynamic=False)
+        self.log = (self.out / "log.jsonl").open("a")
+
+    def rounding(self, done: float) -> AbstractContextManager[None]:
+        """Return what puts the weights into few bits, if training has come so far."""
+        return in_few_bits(self.model) if done >= self.few else nullcontext()
+
+    def learn(self, done: float) -> Tensor:
+        """Take one step at that share of all training; return its loss."""
+        batches = [self.data.draw(length, self.scale, self.random) for length in BATCH]
+        total = sum(tokens.numel() for tokens, _ in batches)
+        losses = []
+        with self.rounding(done):
+            for tokens, sizes in batches:
+                noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
+                with autocast(self.device):
+                    loss = self.weigh(self.model(noisy), tokens, weight)
+                    loss = loss * (tokens.numel() / total)
+                loss.backward()
+                losses.append(loss.detach())
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.tuned:
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate * schedule(done)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.tokens += total
+        return torch.stack(losses).sum()
+
+    def bounds(self, rows: int) -> dict[str, dict[str, float]]:
+        """Return the bound on held-out chats, on their answers given the questions, and on all."""
+        eager = torch.compiler.set_stance("force_eager")
+        parts = {"chats": ("chats", False), "answers": ("chats", True), "mixed": (None, False)}
+        with eager:
+            return {
+                name: held_out(
+                    self.model, self.kept_back, self.reader, only=only, clean=clean, rows=rows
+                )
+                for name, (only, clean) in parts.items()
+            }
+
+    def note(self, *, show: bool = False, **found: Any) -> None:
+        """Add a line to the log."""
+        base = {"step": self.step, "seconds": round(self.seconds, 1), "tokens": self.tokens}
+        line = json.dumps({**base, **found})
+        print(line, file=self.log, flush=True)
+        if show:
+            print(line, flush=True)
+
+    def save(self) -> None:
+        """Write the checkpoint; a run that is cut short leaves the one before."""
+        state = {
+            "step": self.step, "seconds": self.seconds, "tokens": self.tokens,
+            "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.tuned],
+        }  # fmt: skip
+        torch.save(state, self.checkpoint.with_suffix(".new"))
+        self.checkpoint.with_suffix(".new").replace(self.checkpoint)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint."""
+        state = torch.load(self.checkpoint, map_location=self.device)
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.tuned, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.seconds, self.tokens = (state[k] for k in ("step", "seconds", "tokens"))
+
+    def finish(self, total: float) -> None:
+        """Measure, save, and write the model as it is, and what few bits make of it."""
+        self.note(show=True, held_out=self.bounds(self.rows))
+        with in_few_bits(self.model):
+            self.note(show=True, held_out_in_few_bits=self.bounds(self.rows))
+        self.save()
+        reader = self.reader
+        export(self.model, reader.definition, reader.mask, reader.end, self.out / "model")
+        print("done" if self.seconds >= total else "to be continued", flush=True)
+
+
+def train(run: Run, total: float, now: float, every: float) -> None:
+    """Train until this run's seconds or all of them are used up; the checks come first."""
+    before, start, first = run.seconds, None, run.step
+    losses: list[Tensor] = []
+    measured = saved = before
+    while run.seconds < total and run.seconds - before < now:
+        losses.append(run.learn(run.seconds / total))
+        if start is None:  # compiling is not training
+            losses[-1].item()
+            start, tokens = time.monotonic(), run.tokens
+        if run.step - first <= CHECKED or run.step % 50 == 0:
+            if not math.isfinite(torch.stack(losses).mean().item()):
+                raise SystemExit(f"the loss of step {run.step} is no number: stopped, not saved")
+        elif run.step % 10 == 0:
+            losses[-1].item()
+        run.seconds = before + time.monotonic() - start
+        if run.step % 50 == 0 or run.step - first == CHECKED:
+            pace = (run.tokens - tokens) / (run.seconds - before)
+            mean = torch.stack(losses).mean().item()
+            losses.clear()
+            run.note(show=run.step % 200 == 0 or run.step - first == CHECKED, loss=mean, pace=pace)
+        if run.seconds - measured >= every:
+            measured = run.seconds
+            run.note(show=True, held_out=run.bounds(run.rows // 2))
+            start += time.monotonic() - start - (run.seconds - before)  # measuring is not either
+        if run.seconds - saved >= 2.5 * every:
+            saved = run.seconds
+            run.save()
+    run.finish(total)
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("packed", type=Path, help="folder that documents.py wrote")
+    parser.add_argument("--gguf", type=Path, required=True, help="the causal model")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="as pretrained.py wrote it")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of training in this run")
+    parser.add_argument("--total", type=float, default=1000, help="seconds in all runs together")
+    parser.add_argument("--every", type=float, default=100, help="seconds between measurements")
+    parser.add_argument("--batch", type=int, default=ROWS, help="rows in a step")
+    parser.add_argument("--held-out", type=int, default=2048, help="rows to measure the bound on")
+    parser.add_argument("--rate", type=float, default=6e-4)
+    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
+    parser.add_argument("--few-bits-from", type=float, default=2.0, help="share of the total")
+    arguments = parser.parse_args()
+    flash = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if torch.cuda.is_available() else nullcontext()
+    with flash:  # cuDNN's backward gave gradients that are no numbers
+        train(Run(arguments), arguments.total, arguments.seconds, arguments.every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""A pretrained causal model as the start of a diffusion model of Dream's shape.
+
+Usage: python training/pretrained.py model.gguf --vocabulary 16384 --out tokenizer.json
+
+Writes the tokenizer with a mask in it, cut to its first ids. The functions read the weights of the
+same file and write checkpoints that the Dream loader reads. Needs `pip install gguf transformers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import pre_tokenizers
+from torch import Tensor
+
+from dllmark.models.families import DREAM
+from dllmark.models.transformer import Config, Transformer
+
+NEEDED = (*DREAM.ends, "<|im_start|>")
+"""The special tokens of a chat; the others of a cut tokenizer make room."""
+
+NEVER = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
+"""The letters that stand for bytes which no text in UTF-8 holds."""
+
+NAMES = {
+    "attention_norm": "attn_norm",
+    "attention.query": "attn_q",
+    "attention.key": "attn_k",
+    "attention.value": "attn_v",
+    "attention.out": "attn_output",
+    "mlp_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+}
+"""The parts of a block, in our words and in those of a GGUF file."""
+
+
+def with_mask(record: dict[str, Any], mask: int) -> dict[str, Any]:
+    """Return a tokenizer.json with a mask at an id that nothing has."""
+    entry = {**record["added_tokens"][0], "id": mask, "content": DREAM.mask, "special": True}
+    return {**record, "added_tokens": [*record["added_tokens"], entry]}
+
+
+def cut(record: dict[str, Any], size: int) -> dict[str, Any]:
+    """Return the first `size` ids of a byte-level tokenizer.json as a tokenizer of their own.
+
+    Ids of special tokens that no chat needs become the mask and those bytes that had none, so that
+    every text can be written.
+    """
+    vocabulary = {name: id_ for name, id_ in record["model"]["vocab"].items() if id_ < size}
+    special = {entry["content"]: entry for entry in record["added_tokens"] if entry["id"] < size}
+    missing = set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys() - NEVER
+    spare = sorted(special.keys() - set(NEEDED), key=vocabulary.__getitem__)
+    for old, new in zip(spare, [DREAM.mask, *sorted(missing)], strict=False):
+        entry, vocabulary[new] = special.pop(old), vocabulary.pop(old)
+        if new == DREAM.mask:
+            special[new] = {**entry, "content": new}
+    ordered = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
+    merges = [pair for pair in record["model"]["merges"] if "".join(pair) in vocabulary]
+    added = sorted(special.values(), key=lambda entry: entry["id"])
+    model = {**record["model"], "vocab": ordered, "merges": merges}
+    return {**record, "added_tokens": added, "model": model}
+
+
+def numbers(gguf: Path, vocabulary: int | None) -> Config:
+    """Return the numbers of the diffusion model that a GGUF file becomes."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(gguf)
+    kind = reader.fields["general.architecture"].contents()
+
+    def field(name: str) -> Any:
+        return reader.fields[f"{kind}.{name}"].contents()
+
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    return Config(
+        vocab_size=vocabulary or int(tensors["token_embd.weight"].shape[1]),
+        width=field("embedding_length"),
+        layers=field("block_count"),
+        heads=field("attention.head_count"),
+        kv_heads=field("attention.head_count_kv"),
+        mlp_width=field("feed_forward_length"),
+        max_length=field("context_length"),
+        rope_theta=field("rope.freq_base"),
+        norm_eps=round(field("attention.layer_norm_rms_epsilon"), 9),
+        qkv_bias=True,
+        tied_head="output.weight" not in tensors,
+        shifted=True,
+    )
+
+
+def weights(gguf: Path, config: Config, mask: int) -> dict[str, Tensor]:
+    """Return the weights of a GGUF file under our names; biases it lacks are 0.
+
+    The mask starts as the mean of all tokens.
+    """
+    from gguf import GGUFReader, dequantize
+
+    reader = GGUFReader(gguf)
+    turned = reader.fields["general.architecture"].contents() == "llama"
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+
+    def read(name: str) -> Tensor:
+        tensor = tensors[name]
+        found = torch.from_numpy(np.array(dequantize(tensor.data, tensor.tensor_type)))
+        heads = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(name.split(".")[-2])
+        if turned and heads:  # such files hold the two halves of a head's rows in turns
+            found = found.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(found.shape)
+        return found
+
+    embedding = read("token_embd.weight")[: config.vocab_size]
+    embedding[mask] = embedding.mean(0)
+    found = {"embedding.weight": embedding, "norm.weight": read("output_norm.weight")}
+    found["head.weight"] = embedding if config.tied_head else read("output.weight")
+    for layer in range(config.layers):
+        for ours, theirs in NAMES.items():
+            whole = f"blk.{layer}.{theirs}"
+            found[f"blocks.{layer}.{ours}.weight"] = read(f"{whole}.weight")
+            if ours in ("attention.query", "attention.key", "attention.value"):
+                rows = found[f"blocks.{layer}.{ours}.weight"].shape[0]
+                known = f"{whole}.bias" in tensors
+                found[f"blocks.{layer}.{ours}.bias"] = (
+                    read(f"{whole}.bias") if known else torch.zeros(rows)
+                )
+    return found
+
+
+def export(model: Transformer, tokenizer: str, mask: int, end: int, folder: Path) -> None:
+    """Write the folder of a Dream model: weights in bfloat16, config.json, tokenizer.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names, state = DREAM.parameter_names(model.config), model.state_dict()
+    kept = {new: state[old].to(torch.bfloat16).cpu().contiguous() for old, new in names.items()}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    sizes = {theirs: getattr(model.config, ours) for ours, theirs in DREAM.sizes.items()}
+    special = {"mask_token_id": mask, "pad_token_id": end, "dtype": "bfloat16"}
+    record = {"model_type": DREAM.model_type, **sizes, **special}
+    (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n")
+    (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+
+
+def main() -> None:
+    """Parse the command line and write the tokenizer."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("gguf", type=Path)
+    parser.add_argument("--vocabulary", type=int, help="keep so many ids; without it, all")
+    parser.add_argument("--mask", type=int, default=151_666, help="its id, where all are kept")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    from transformers import AutoTokenizer
+
+    where, name = arguments.gguf.parent, arguments.gguf.name
+    whole = AutoTokenizer.from_pretrained(where, gguf_file=name).backend_tokenizer.to_str()
+    size = arguments.vocabulary
+    record = cut(json.loads(whole), size) if size else with_mask(json.loads(whole), arguments.mask)
+    arguments.out.write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

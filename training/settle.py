@@ -1,0 +1,186 @@
+"""Teach an adapted model not to repeat itself, with its weights in few bits.
+
+Usage: python training/settle.py packed/ --start run/model --out settled/ --seconds 150
+
+As unloop.py does, on texts of 512 tokens: the model writes, and what it copied from its own text
+becomes less likely in the state it was chosen in, while training goes on beside it. Writes a folder
+that the Dream loader reads, and log.jsonl in it. Between the old and the new weights (mix.py) lies
+the best place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import deque
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from adapt import BATCH, ROWS, Data, Reader, autocast, compile_blocks, held_out, optimizers, spoil
+from dllmark.models.loading import Model, load_model
+from dllmark.models.transformer import Transformer
+from dllmark.quality.repetition import repeated_ngrams
+from dllmark.sampling.settings import Llada
+from pretrained import export
+from quantise import in_few_bits
+from train import bound
+from tuning import write
+from unloop import Texts, unlikelihood
+
+FIRST = 17
+"""The first ordinary token of SmolLM2's tokenizer."""
+
+NATURAL = 0.3
+"""Nine of ten real texts of 512 tokens have a smaller share of copied tokens. Less is no loop."""
+
+PROMPT, LENGTH, BLOCK = 32, 512, 32
+"""Tokens of a prompt, tokens of a text with it, tokens of a block."""
+
+TEXTS, READ = 96, 72
+"""Texts written at a time, and how many of them a step learns from."""
+
+WRITE_EVERY, KEEP = 25, 3
+"""Steps from one batch of texts to the next, batches in use."""
+
+WAYS = ((0.8, 1.0, 2), (0.0, 1.0, 2), (0.8, 0.9, 4))
+"""Temperature, top_p and tokens a step of one batch of texts after the other."""
+
+DEGENERATE = 0.2
+"""A text is degenerate when more of its 4-grams stood in it before."""
+
+
+class Settling:
+    """A model in training, and beside it the copy that writes."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.set_float32_matmul_precision("high")
+        start = load_model(str(arguments.start), device=self.device, dtype="float32")
+        self.model = start.transformer.requires_grad_(True)
+        self.reader = Reader(arguments.start / "tokenizer.json", self.device)
+        copy = Transformer(self.model.config).to(self.device)
+        if self.device == "cuda":
+            copy.to(torch.bfloat16)
+            compile_blocks(self.model)
+        self.pen = Model(
+            "pen", start.family, copy, start.tokenizer, start.mask_id, start.end_ids, start.pad_id
+        )
+        self.data = Data(arguments.packed, self.reader.end, self.device)
+        self.kept_back = Data(arguments.packed, self.reader.end, self.device, ".held_out")
+        self.random = torch.Generator(self.device).manual_seed(0)
+        self.rate, self.scale = arguments.rate, arguments.batch / ROWS
+        self.tuned = optimizers(self.model, "muon", self.rate)
+        self.out, self.weight = arguments.out, arguments.weight
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.log = (self.out / "log.jsonl").open("w")
+        self.texts: deque[Texts] = deque(maxlen=KEEP)
+        self.step, self.start = 0, time.monotonic()
+
+    def write(self) -> None:
+        """Let the model write a batch of texts, as it will be in few bits."""
+        number = self.step // WRITE_EVERY
+        temperature, top_p, pace = WAYS[number % len(WAYS)]
+        with in_few_bits(self.model):
+            self.pen.transformer.load_state_dict(self.model.state_dict())
+        scale = TEXTS / ROWS if self.device == "cuda" else 0.01
+        prompts = torch.cat([self.data.draw(length, scale, self.random)[0][:, :PROMPT]
+                             for length in BATCH])  # fmt: skip
+        sampler = Llada((LENGTH - PROMPT) // pace, BLOCK, temperature, top_p, suppress_end=True,
+                        cache="block")  # fmt: skip
+        tokens, written = write(self.pen, prompts, LENGTH, sampler, number)
+        self.texts.append(Texts(tokens, written, sampler.steps))
+        shares = [repeated_ngrams(row, 4) for row in tokens[:, PROMPT:].tolist()]
+        degenerate = sum(share > DEGENERATE for share in shares) / len(shares)
+        self.note(
+            temperature=temperature, top_p=top_p, tokens_a_step=pace,
+            repeated=sum(shares) / len(shares), degenerate=degenerate,
+        )  # fmt: skip
+
+    def losses(self) -> tuple[Tensor, Tensor]:
+        """Return the loss of ordinary training, and that of what was copied; both are learned."""
+        plain, rows = torch.zeros((), device=self.device), []
+        for length in BATCH:
+            tokens, sizes = self.data.draw(length, self.scale, self.random)
+            noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
+            with autocast(self.device):
+                loss = bound(self.model, tokens, noisy, weight) / len(BATCH)
+            loss.backward()
+            plain += loss.detach()
+        texts = self.texts[self.step % len(self.texts)]
+        rows = torch.randperm(len(texts.tokens), generator=self.random, device=self.device)[:READ]
+        some = Texts(texts.tokens[rows], texts.written[rows], texts.steps)
+        with autocast(self.device):
+            copies = unlikelihood(
+                self.model, some, self.random, mask=self.reader.mask, first=FIRST, natural=NATURAL
+            )
+        (self.weight * copies).backward()
+        return plain, copies.detach()
+
+    def learn(self, done: float) -> tuple[Tensor, Tensor]:
+        """Take one step at that share of the time."""
+        with in_few_bits(self.model):
+            found = self.losses()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.tuned:
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate * min(1.0, (self.step + 1) / 20, 2 * (1 - done))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return found
+
+    def note(self, **found: object) -> None:
+        """Add a line to the log."""
+        seconds = round(time.monotonic() - self.start, 1)
+        line = json.dumps({"step": self.step, "seconds": seconds, **found})
+        print(line, file=self.log, flush=True)
+        print(line, flush=True)
+
+    def finish(self) -> None:
+        """Measure the bound in few bits and write the exact weights."""
+        with torch.compiler.set_stance("force_eager"), in_few_bits(self.model):
+            for name, only in (("chats", "chats"), ("mixed", None)):
+                found = held_out(self.model, self.kept_back, self.reader, only=only, clean=False,
+                                 rows=2048 if self.device == "cuda" else 2)  # fmt: skip
+                self.note(few_bits=True, name=name, **found)
+        reader = self.reader
+        export(self.model, reader.definition, reader.mask, reader.end, self.out)
+
+
+def settle(run: Settling, seconds: float) -> None:
+    """Train for so many seconds, writing included."""
+    flash = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if run.device == "cuda" else nullcontext()
+    while (done := (time.monotonic() - run.start) / seconds) < 1:
+        if run.step % WRITE_EVERY == 0:
+            run.write()
+        with flash:
+            plain, copies = run.learn(done)
+        if run.step % 10 == 0:
+            run.note(loss=plain.item(), copies=copies.item())
+            if not plain.isfinite():
+                raise SystemExit("the loss is no number: stopped, nothing written")
+    with flash:
+        run.finish()
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("packed", type=Path)
+    parser.add_argument("--start", type=Path, required=True, help="folder that adapt.py wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument("--batch", type=int, default=ROWS)
+    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--weight", type=float, default=1.0, help="of the loss of copies")
+    arguments = parser.parse_args()
+    settle(Settling(arguments), arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
