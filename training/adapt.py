@@ -27,7 +27,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dllmark.models.families import DREAM
 from dllmark.models.transformer import Transformer
 from documents import CHAT, Rows
-from muon import Muon
 from pretrained import export, numbers, weights
 from quantise import in_few_bits
 from train import corrupt, schedule, weighed
@@ -139,16 +138,30 @@ def autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
 
 
-def optimizers(model: Transformer, kind: str, rate: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the blocks' matrices, if asked for, and AdamW for everything else."""
-    inside = {id(p) for p in model.blocks.parameters() if p.ndim == 2 and kind == "muon"}
-    matrices = [p for p in model.parameters() if id(p) in inside]
-    others = [p for p in model.parameters() if id(p) not in inside]
-    fused = others[0].is_cuda
-    found: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=fused)
-    ]
-    return [*found, Muon(matrices, rate)] if matrices else found
+def flash(device: str) -> AbstractContextManager[Any]:
+    """Return flash attention on a GPU: cuDNN's backward gave gradients that are no numbers."""
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if device == "cuda" else nullcontext()
+
+
+def uncompiled(device: str) -> AbstractContextManager[Any]:
+    """Return what runs compiled blocks as they are written, since measuring has other shapes."""
+    return torch.compiler.set_stance("force_eager") if device == "cuda" else nullcontext()
+
+
+def optimizer(model: Transformer, rate: float) -> torch.optim.Optimizer:
+    """Return what moves the weights. Muon, tried at the same rate, was slower."""
+    on_gpu = model.embedding.weight.is_cuda
+    parameters = model.parameters()
+    return torch.optim.AdamW(parameters, rate, betas=(0.9, 0.98), weight_decay=0.0, fused=on_gpu)
+
+
+def move(tuned: torch.optim.Optimizer, model: Transformer, rate: float) -> None:
+    """Take one step along the gradient, which is then forgotten."""
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for group in tuned.param_groups:
+        group["lr"] = rate
+    tuned.step()
+    tuned.zero_grad(set_to_none=True)
 
 
 def load(gguf: Path, reader: Reader, device: str) -> Transformer:
@@ -177,7 +190,7 @@ class Run:
         self.reader = Reader(arguments.tokenizer, self.device)
         self.model = load(arguments.gguf, self.reader, self.device)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
-        self.tuned = optimizers(self.model, arguments.optimizer, self.rate)
+        self.tuned = optimizer(self.model, self.rate)
         self.step, self.seconds, self.tokens, self.rows = 0, 0.0, 0, arguments.held_out
         self.checkpoint = self.out / "checkpoint.pt"
         if self.checkpoint.exists():
@@ -189,7 +202,6 @@ class Run:
         if self.device == "cuda":
             compile_blocks(self.model)
             self.weigh = torch.compile(weighed, dynamic=False)
-        self.log = (self.out / "log.jsonl").open("a")
 
     def rounding(self, done: float) -> AbstractContextManager[None]:
         """Return what puts the weights into few bits, if training has come so far."""
@@ -208,21 +220,15 @@ class Run:
                     loss = loss * (tokens.numel() / total)
                 loss.backward()
                 losses.append(loss.detach())
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimizer in self.tuned:
-            for group in optimizer.param_groups:
-                group["lr"] = self.rate * schedule(done)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        move(self.tuned, self.model, self.rate * schedule(done))
         self.step += 1
         self.tokens += total
         return torch.stack(losses).sum()
 
     def bounds(self, rows: int) -> dict[str, dict[str, float]]:
         """Return the bound on held-out chats, on their answers given the questions, and on all."""
-        eager = torch.compiler.set_stance("force_eager")
         parts = {"chats": ("chats", False), "answers": ("chats", True), "mixed": (None, False)}
-        with eager:
+        with uncompiled(self.device):
             return {
                 name: held_out(
                     self.model, self.kept_back, self.reader, only=only, clean=clean, rows=rows
@@ -234,7 +240,8 @@ class Run:
         """Add a line to the log."""
         base = {"step": self.step, "seconds": round(self.seconds, 1), "tokens": self.tokens}
         line = json.dumps({**base, **found})
-        print(line, file=self.log, flush=True)
+        with (self.out / "log.jsonl").open("a") as log:
+            print(line, file=log)
         if show:
             print(line, flush=True)
 
@@ -242,7 +249,7 @@ class Run:
         """Write the checkpoint; a run that is cut short leaves the one before."""
         state = {
             "step": self.step, "seconds": self.seconds, "tokens": self.tokens,
-            "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.tuned],
+            "model": self.model.state_dict(), "optimizer": self.tuned.state_dict(),
         }  # fmt: skip
         torch.save(state, self.checkpoint.with_suffix(".new"))
         self.checkpoint.with_suffix(".new").replace(self.checkpoint)
@@ -251,8 +258,7 @@ class Run:
         """Go on from the checkpoint."""
         state = torch.load(self.checkpoint, map_location=self.device)
         self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.tuned, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        self.tuned.load_state_dict(state["optimizer"])
         self.step, self.seconds, self.tokens = (state[k] for k in ("step", "seconds", "tokens"))
 
     def finish(self, total: float) -> None:
@@ -290,10 +296,10 @@ def train(run: Run, total: float, now: float, every: float) -> None:
         if run.seconds - measured >= every:
             measured = run.seconds
             run.note(show=True, held_out=run.bounds(run.rows // 2))
-            start += time.monotonic() - start - (run.seconds - before)  # measuring is not either
-        if run.seconds - saved >= 2.5 * every:
+        if run.seconds - saved >= 4 * every:
             saved = run.seconds
             run.save()
+        start = time.monotonic() - (run.seconds - before)  # nor are measuring and saving
     run.finish(total)
 
 
@@ -310,12 +316,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=ROWS, help="rows in a step")
     parser.add_argument("--held-out", type=int, default=2048, help="rows to measure the bound on")
     parser.add_argument("--rate", type=float, default=6e-4)
-    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--few-bits-from", type=float, default=2.0, help="share of the total")
     arguments = parser.parse_args()
-    flash = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if torch.cuda.is_available() else nullcontext()
-    with flash:  # cuDNN's backward gave gradients that are no numbers
-        train(Run(arguments), arguments.total, arguments.seconds, arguments.every)
+    run = Run(arguments)
+    with flash(run.device):
+        train(run, arguments.total, arguments.seconds, arguments.every)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,13 @@ NAMES = {
 
 
 def with_mask(record: dict[str, Any], mask: int) -> dict[str, Any]:
-    """Return a tokenizer.json with a mask at an id that nothing has."""
-    entry = {**record["added_tokens"][0], "id": mask, "content": DREAM.mask, "special": True}
-    return {**record, "added_tokens": [*record["added_tokens"], entry]}
+    """Return a tokenizer.json with a mask at this id; names that only fill up the end go."""
+    kept = {name: id_ for name, id_ in record["model"]["vocab"].items() if id_ < mask}
+    vocabulary = {name: id_ for name, id_ in kept.items() if not name.startswith("[PAD")}
+    added = [entry for entry in record["added_tokens"] if entry["content"] in vocabulary]
+    entry = {**added[0], "id": mask, "content": DREAM.mask, "special": True}
+    model = {**record["model"], "vocab": {**vocabulary, DREAM.mask: mask}}
+    return {**record, "added_tokens": [*added, entry], "model": model}
 
 
 def cut(record: dict[str, Any], size: int) -> dict[str, Any]:
@@ -117,8 +121,9 @@ def weights(gguf: Path, config: Config, mask: int) -> dict[str, Tensor]:
 
     embedding = read("token_embd.weight")[: config.vocab_size]
     embedding[mask] = embedding.mean(0)
-    found = {"embedding.weight": embedding, "norm.weight": read("output_norm.weight")}
-    found["head.weight"] = embedding if config.tied_head else read("output.weight")
+    head = embedding if config.tied_head else read("output.weight")[: config.vocab_size]
+    found = {"embedding.weight": embedding, "head.weight": head}
+    found["norm.weight"] = read("output_norm.weight")
     for layer in range(config.layers):
         for ours, theirs in NAMES.items():
             whole = f"blk.{layer}.{theirs}"

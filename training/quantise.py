@@ -7,8 +7,9 @@ the exact ones by the gradient found there (the straight-through estimator).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -35,7 +36,10 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
     return (steps * scale).flatten(-2)
 
 
-_rounded = torch.compile(rounded, dynamic=False)
+@cache
+def compiled() -> Callable[[Tensor, int], Tensor]:
+    """Return `rounded` as one kernel of a GPU."""
+    return torch.compile(rounded, dynamic=False)
 
 
 @contextmanager
@@ -46,7 +50,7 @@ def in_few_bits(model: Transformer) -> Iterator[None]:
     exact = [parameter.detach().clone() for parameter, _ in matrices]
     with torch.no_grad():
         for parameter, bits in matrices:
-            function = _rounded if parameter.is_cuda else rounded
+            function = compiled() if parameter.is_cuda else rounded
             parameter.copy_(function(parameter, bits))
     try:
         yield

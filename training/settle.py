@@ -14,14 +14,25 @@ import argparse
 import json
 import time
 from collections import deque
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import Tensor
 
-from adapt import BATCH, ROWS, Data, Reader, autocast, compile_blocks, held_out, optimizers, spoil
+from adapt import (
+    BATCH,
+    ROWS,
+    Data,
+    Reader,
+    autocast,
+    compile_blocks,
+    flash,
+    held_out,
+    move,
+    optimizer,
+    spoil,
+    uncompiled,
+)
 from dllmark.models.loading import Model, load_model
 from dllmark.models.transformer import Transformer
 from dllmark.quality.repetition import repeated_ngrams
@@ -74,10 +85,9 @@ class Settling:
         self.kept_back = Data(arguments.packed, self.reader.end, self.device, ".held_out")
         self.random = torch.Generator(self.device).manual_seed(0)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
-        self.tuned = optimizers(self.model, "muon", self.rate)
+        self.tuned = optimizer(self.model, self.rate)
         self.out, self.weight = arguments.out, arguments.weight
         self.out.mkdir(parents=True, exist_ok=True)
-        self.log = (self.out / "log.jsonl").open("w")
         self.texts: deque[Texts] = deque(maxlen=KEEP)
         self.step, self.start = 0, time.monotonic()
 
@@ -103,7 +113,7 @@ class Settling:
 
     def losses(self) -> tuple[Tensor, Tensor]:
         """Return the loss of ordinary training, and that of what was copied; both are learned."""
-        plain, rows = torch.zeros((), device=self.device), []
+        plain = torch.zeros((), device=self.device)
         for length in BATCH:
             tokens, sizes = self.data.draw(length, self.scale, self.random)
             noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
@@ -125,12 +135,8 @@ class Settling:
         """Take one step at that share of the time."""
         with in_few_bits(self.model):
             found = self.losses()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimizer in self.tuned:
-            for group in optimizer.param_groups:
-                group["lr"] = self.rate * min(1.0, (self.step + 1) / 20, 2 * (1 - done))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        pace = min(1.0, (self.step + 1) / 20, 2 * (1 - done))
+        move(self.tuned, self.model, self.rate * pace)
         self.step += 1
         return found
 
@@ -138,12 +144,13 @@ class Settling:
         """Add a line to the log."""
         seconds = round(time.monotonic() - self.start, 1)
         line = json.dumps({"step": self.step, "seconds": seconds, **found})
-        print(line, file=self.log, flush=True)
+        with (self.out / "log.jsonl").open("a") as log:
+            print(line, file=log)
         print(line, flush=True)
 
     def finish(self) -> None:
         """Measure the bound in few bits and write the exact weights."""
-        with torch.compiler.set_stance("force_eager"), in_few_bits(self.model):
+        with uncompiled(self.device), in_few_bits(self.model):
             for name, only in (("chats", "chats"), ("mixed", None)):
                 found = held_out(self.model, self.kept_back, self.reader, only=only, clean=False,
                                  rows=2048 if self.device == "cuda" else 2)  # fmt: skip
@@ -154,17 +161,16 @@ class Settling:
 
 def settle(run: Settling, seconds: float) -> None:
     """Train for so many seconds, writing included."""
-    flash = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if run.device == "cuda" else nullcontext()
     while (done := (time.monotonic() - run.start) / seconds) < 1:
         if run.step % WRITE_EVERY == 0:
             run.write()
-        with flash:
+        with flash(run.device):
             plain, copies = run.learn(done)
         if run.step % 10 == 0:
             run.note(loss=plain.item(), copies=copies.item())
             if not plain.isfinite():
                 raise SystemExit("the loss is no number: stopped, nothing written")
-    with flash:
+    with flash(run.device):
         run.finish()
 
 

@@ -1,0 +1,140 @@
+"""The parts of training/adapt.py, on a model of a few thousand weights."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+TRAINING = Path(__file__).parents[2] / "training"
+if not TRAINING.is_dir():
+    pytest.skip("a source distribution has no training/", allow_module_level=True)
+sys.path.insert(0, str(TRAINING))
+pytest.importorskip("gguf")
+
+import adapt  # noqa: E402
+import documents  # noqa: E402
+import pretrained  # noqa: E402
+from dllmark import load_model  # noqa: E402
+from quantise import in_few_bits, rounded  # noqa: E402
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo>", "<file>", "<issue>"]
+
+
+@pytest.fixture
+def whole():
+    """A byte-level tokenizer of 300 ids that lacks the byte 4."""
+    letters = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"Ą"} - pretrained.NEVER)
+    words = ["Ġt", "he", "Ġthe", "in", "Ġa"]
+    names = [*SPECIAL, *letters, *words]
+    merges = [("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("i", "n"), ("Ġ", "a")]
+    model = models.BPE(vocab={name: id_ for id_, name in enumerate(names)}, merges=merges)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL)
+    return json.loads(tokenizer.to_str())
+
+
+@pytest.fixture
+def tokenizer_file(whole, tmp_path):
+    """The first ids of it, all merges but the last two kept."""
+    path = tmp_path / "tokenizer.json"
+    size = len(whole["model"]["vocab"]) - 2
+    path.write_text(json.dumps(pretrained.cut(whole, size)))
+    return path
+
+
+@pytest.fixture
+def gguf_file(tmp_path):
+    """A llama of two blocks, as such files hold one; and the queries of its first block."""
+    from gguf import GGUFWriter
+
+    random = np.random.default_rng(0)
+    writer = GGUFWriter(tmp_path / "tiny.gguf", "llama")
+    for add, value in (
+        (writer.add_context_length, 1024), (writer.add_embedding_length, 64),
+        (writer.add_block_count, 2), (writer.add_feed_forward_length, 96),
+        (writer.add_head_count, 2), (writer.add_head_count_kv, 1),
+        (writer.add_rope_freq_base, 100_000.0), (writer.add_layer_norm_rms_eps, 1e-5),
+    ):  # fmt: skip
+        add(value)
+    shapes = {"attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64),
+              "ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}  # fmt: skip
+    names = {"token_embd": (384, 64), "output_norm": (64,)}
+    for block in range(2):
+        names |= {f"blk.{block}.{name}": shape for name, shape in shapes.items()}
+        names |= {f"blk.{block}.{name}_norm": (64,) for name in ("attn", "ffn")}
+    tensors = {name: random.normal(0, 0.1, shape) for name, shape in names.items()}
+    for name, tensor in tensors.items():
+        writer.add_tensor(f"{name}.weight", tensor.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tmp_path / "tiny.gguf", tensors["blk.0.attn_q"].astype(np.float32)
+
+
+def test_a_cut_tokenizer_writes_every_text(tokenizer_file):
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    text = "<|im_start|>in the\x04 é <|mask|>"
+    encoded = tokenizer.encode(text)
+    assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == text
+    assert tokenizer.token_to_id("<|mask|>") == SPECIAL.index("<repo>")
+    assert tokenizer.token_to_id("Ą") == SPECIAL.index("<file>")
+    assert "Ġthe" in encoded.tokens and "in" not in encoded.tokens  # that merge was cut
+
+
+def test_heads_of_a_llama_are_read_in_halves(gguf_file):
+    path, query = gguf_file
+    config = pretrained.numbers(path, 384)
+    found = pretrained.weights(path, config, mask=3)
+    first = found["blocks.0.attention.query.weight"][:32].numpy()
+    assert np.array_equal(first[:16], query[0:32:2])
+    assert np.array_equal(first[16:], query[1:32:2])
+    assert not found["blocks.1.attention.key.bias"].any()
+    assert (config.kv_heads, config.tied_head, config.shifted) == (1, True, True)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_few_bits_are_few_and_close(bits):
+    torch.manual_seed(0)
+    weight = torch.randn(8, 64)
+    few = rounded(weight, bits)
+    groups = few.unflatten(-1, (-1, 32))
+    assert max(len(group.unique()) for group in groups.flatten(0, 1)) <= 2**bits
+    assert (few - weight).abs().max() <= weight.abs().max() / 2 ** (bits - 1) * 1.01
+    assert torch.allclose(rounded(few, bits), few, atol=1e-6)
+    assert not rounded(torch.zeros(1, 32), bits).any()
+
+
+def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch, capsys):
+    rows = [{"prompt": "in the", "text": "a the in. " * 20} for _ in range(120)]
+    corpus = tmp_path / "teacher.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    packed = tmp_path / "packed"
+    arguments = [corpus, "--tokenizer", tokenizer_file, "--out", packed]
+    monkeypatch.setattr(sys, "argv", ["documents.py", *map(str, arguments)])
+    documents.main()
+    options = argparse.Namespace(
+        packed=packed, gguf=gguf_file[0], tokenizer=tokenizer_file, out=tmp_path / "run",
+        batch=2, held_out=2, rate=1e-3, few_bits_from=0.0,
+    )  # fmt: skip
+    run = adapt.Run(options)
+    before = run.model.blocks[0].gate.weight.clone()
+    losses = [run.learn(0.5).item() for _ in range(2)]
+    run.finish(0.0)
+    assert np.isfinite(losses).all()
+    assert not torch.equal(before, run.model.blocks[0].gate.weight)
+    again = adapt.Run(options)
+    assert again.step == 2
+    assert torch.equal(again.model.blocks[0].gate.weight, run.model.blocks[0].gate.weight)
+    with in_few_bits(again.model):
+        assert not torch.equal(again.model.blocks[0].gate.weight, run.model.blocks[0].gate.weight)
+    assert torch.equal(again.model.blocks[0].gate.weight, run.model.blocks[0].gate.weight)
+    model = load_model(str(tmp_path / "run" / "model"), device="cpu")
+    assert (model.family.name, model.mask_id, model.end_ids) == ("Dream", 3, (0, 2))
