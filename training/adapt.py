@@ -1,12 +1,13 @@
 """Teach a pretrained causal model to write by masked diffusion, as Dream was taught from Qwen.
 
-Usage: python training/adapt.py packed/ --gguf model.gguf --tokenizer tokenizer.json --out run/
+Usage: python training/adapt.py packed/ --start model.gguf --tokenizer tokenizer.json --out run/
 
 Attention looks both ways from the first step on, and the output at a position still predicts the
 next token (Dream's shift), so that little of what the model knows is lost. Trains until `--total`
 seconds are done in all runs together, at most `--seconds` of them now; the same command again goes
 on from the checkpoint. Towards the end the weights are rounded to few bits in the loop. Writes
-run/checkpoint.pt, run/log.jsonl and run/model, a folder that the Dream loader reads.
+run/checkpoint.pt, run/log.jsonl and run/model, a folder that the Dream loader reads; a new run may
+start from such a folder too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dllmark.models.families import DREAM
+from dllmark.models.loading import load_model
 from dllmark.models.transformer import Transformer
 from documents import CHAT, Rows
 from pretrained import export, numbers, weights
@@ -164,11 +166,14 @@ def move(tuned: torch.optim.Optimizer, model: Transformer, rate: float) -> None:
     tuned.zero_grad(set_to_none=True)
 
 
-def load(gguf: Path, reader: Reader, device: str) -> Transformer:
-    """Return the model of a GGUF file with the tokens of the tokenizer."""
-    config = numbers(gguf, len(reader.bytes))
+def load(start: Path, reader: Reader, device: str) -> Transformer:
+    """Return the model of a GGUF file with the tokens of the tokenizer, or that of a folder."""
+    if start.is_dir():
+        found = load_model(str(start), device=device, dtype="float32")
+        return found.transformer.requires_grad_(True)
+    config = numbers(start, len(reader.bytes))
     model = Transformer(config)
-    model.load_state_dict(weights(gguf, config, reader.mask))
+    model.load_state_dict(weights(start, config, reader.mask))
     return model.to(device)
 
 
@@ -188,7 +193,7 @@ class Run:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.set_float32_matmul_precision("high")
         self.reader = Reader(arguments.tokenizer, self.device)
-        self.model = load(arguments.gguf, self.reader, self.device)
+        self.model = load(arguments.start, self.reader, self.device)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
         self.tuned = optimizer(self.model, self.rate)
         self.step, self.seconds, self.tokens, self.rows = 0, 0.0, 0, arguments.held_out
@@ -307,7 +312,7 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("packed", type=Path, help="folder that documents.py wrote")
-    parser.add_argument("--gguf", type=Path, required=True, help="the causal model")
+    parser.add_argument("--start", type=Path, required=True, help="causal model.gguf, or a folder")
     parser.add_argument("--tokenizer", type=Path, required=True, help="as pretrained.py wrote it")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=math.inf, help="of training in this run")

@@ -121,7 +121,7 @@ def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch
     monkeypatch.setattr(sys, "argv", ["documents.py", *map(str, arguments)])
     documents.main()
     options = argparse.Namespace(
-        packed=packed, gguf=gguf_file[0], tokenizer=tokenizer_file, out=tmp_path / "run",
+        packed=packed, start=gguf_file[0], tokenizer=tokenizer_file, out=tmp_path / "run",
         batch=2, held_out=2, rate=1e-3, few_bits_from=0.0,
     )  # fmt: skip
     run = adapt.Run(options)
@@ -136,5 +136,9 @@ def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch
     with in_few_bits(again.model):
         assert not torch.equal(again.model.blocks[0].gate.weight, run.model.blocks[0].gate.weight)
     assert torch.equal(again.model.blocks[0].gate.weight, run.model.blocks[0].gate.weight)
+    options.start, options.out = tmp_path / "run" / "model", tmp_path / "next"
+    onward = adapt.Run(options)
+    onward.learn(0.5)
+    assert onward.step == 1
     model = load_model(str(tmp_path / "run" / "model"), device="cpu")
     assert (model.family.name, model.mask_id, model.end_ids) == ("Dream", 3, (0, 2))
