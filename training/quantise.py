@@ -3,15 +3,22 @@
 A group is stored as whole numbers of `BITS` bits times one scale in float16, which is chosen so
 that the group's largest weight is met exactly. Training computes with the rounded weights and moves
 the exact ones by the gradient found there (the straight-through estimator).
+
+Usage: python training/quantise.py pack run/model --out model.xz
+       python training/quantise.py unpack model.xz --out run/model
 """
 
 from __future__ import annotations
 
+import argparse
+import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import torch
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 from dllmark.models.transformer import Transformer
@@ -21,18 +28,24 @@ BITS = {"blocks": 4, "embedding": 8}
 """Bits of a weight, in the matrices of the blocks and in the table of tokens."""
 
 
-def rounded(weight: Tensor, bits: int) -> Tensor:
-    """Return a matrix as it will be read back from few bits.
-
-    >>> rounded(torch.arange(-16.0, 16)[None] / 8, 8)[0, :3].tolist()
-    [-2.0, -1.875, -1.75]
-    """
+def steps_and_scale(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Return a matrix as whole numbers [..., groups, 32] and the scale of each group."""
     most = 2 ** (bits - 1)
     groups = weight.unflatten(-1, (-1, GROUP))
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
     largest = torch.where(-low > high, low, high)
     scale = (largest / -most).half().float()
     steps = (groups / torch.where(scale == 0, 1.0, scale)).round().clamp(-most, most - 1)
+    return steps, scale
+
+
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """Return a matrix as it will be read back from few bits.
+
+    >>> rounded(torch.arange(-16.0, 16)[None] / 8, 8)[0, :3].tolist()
+    [-2.0, -1.875, -1.75]
+    """
+    steps, scale = steps_and_scale(weight, bits)
     return (steps * scale).flatten(-2)
 
 
@@ -58,3 +71,40 @@ def in_few_bits(model: Transformer) -> Iterator[None]:
         with torch.no_grad():
             for (parameter, _), kept in zip(matrices, exact, strict=True):
                 parameter.copy_(kept)
+
+
+def pack(folder: Path, path: Path) -> None:
+    """Write a model's weights in few bits to one file, which xz makes as small as they are."""
+    parts: dict[str, Tensor] = {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        if weight.ndim == 2:
+            bits = BITS["embedding" if "embed" in name else "blocks"]
+            steps, scale = steps_and_scale(weight.float(), bits)
+            parts |= {f"{name}/steps": steps.to(torch.int8), f"{name}/scale": scale.half()}
+        else:
+            parts[name] = weight
+    path.write_bytes(lzma.compress(save(parts)))
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Write the weights of such a file as a model has them, in float32."""
+    parts = load(lzma.decompress(path.read_bytes()))
+    weights = {name: part.float() for name, part in parts.items() if "/" not in name}
+    for name in (name.removesuffix("/steps") for name in parts if name.endswith("/steps")):
+        weights[name] = (parts[f"{name}/steps"] * parts[f"{name}/scale"].float()).flatten(-2)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors")
+
+
+def main() -> None:
+    """Pack or unpack what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("action", choices=["pack", "unpack"])
+    parser.add_argument("source", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    {"pack": pack, "unpack": unpack}[arguments.action](arguments.source, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 TRAINING = Path(__file__).parents[2] / "training"
@@ -20,7 +21,7 @@ import adapt  # noqa: E402
 import documents  # noqa: E402
 import pretrained  # noqa: E402
 from dllmark import load_model  # noqa: E402
-from quantise import in_few_bits, rounded  # noqa: E402
+from quantise import in_few_bits, pack, rounded, unpack  # noqa: E402
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo>", "<file>", "<issue>"]
 
@@ -142,3 +143,20 @@ def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch
     assert onward.step == 1
     model = load_model(str(tmp_path / "run" / "model"), device="cpu")
     assert (model.family.name, model.mask_id, model.end_ids) == ("Dream", 3, (0, 2))
+
+
+def test_packed_weights_are_the_rounded_ones_in_few_bytes(tmp_path):
+    torch.manual_seed(0)
+    weights = {"model.embed_tokens.weight": torch.randn(96, 64), "norm": torch.randn(64)}
+    weights["model.layers.0.up"] = torch.randn(512, 512)
+    save_file(weights, tmp_path / "model.safetensors")
+    pack(tmp_path, tmp_path / "packed.xz")
+    unpack(tmp_path / "packed.xz", tmp_path / "again")
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert again.keys() == weights.keys()
+    assert torch.equal(again["norm"], weights["norm"])
+    assert torch.equal(
+        again["model.embed_tokens.weight"], rounded(weights["model.embed_tokens.weight"], 8)
+    )
+    assert torch.equal(again["model.layers.0.up"], rounded(weights["model.layers.0.up"], 4))
+    assert (tmp_path / "packed.xz").stat().st_size < (512 * 512 * 5 + 96 * 64 * 10) / 8
