@@ -19,6 +19,8 @@ SPECIAL = {0, 1, 2, 35, 36}
 PAD, MASK = 0, 2
 DELTA = 1.75
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 
 def green(key, left, right):
     message = (left << 32 | right).to_bytes(8, "little")
@@ -78,7 +80,7 @@ def random_state(seed, dtype=torch.float32, batch=3, length=14):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_bias_is_the_papers(small_key, small_tokenizer, strategy, dtype, seed):
     tokens, revealed, logits = random_state(seed, dtype)
     watermark = Watermark(small_key, strategy, DELTA, top_k=3, tokenizer=small_tokenizer)
@@ -230,7 +232,7 @@ def test_the_key_does_not_change_how_likely_a_special_token_is_on_average(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("order", ["left to right", "right to left", "random", "pairs"])
 def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
-    key, tokenizer, strategy, order
+    small_key, small_tokenizer, strategy, order
 ):
     """Random logits in place of a model; `kgw` needs the left neighbour, as the paper says."""
     rng = np.random.default_rng(0)
@@ -241,18 +243,18 @@ def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
         "random": [[i] for i in rng.permutation(length)],
         "pairs": rng.permutation(length).reshape(-1, 2).tolist(),
     }[order]
-    watermark = Watermark(key, strategy, 4.0, tokenizer=tokenizer)
-    tokens = torch.full((1, length), 2)
+    watermark = Watermark(small_key, strategy, 8.0, tokenizer=small_tokenizer)
+    tokens = torch.full((1, length), MASK)
     revealed = torch.zeros(1, length, dtype=torch.bool)
-    logits = 2 * torch.randn(1, length, tokenizer.vocab_size, generator=torch.manual_seed(0))
-    logits[..., :5] = -30
+    logits = 2 * torch.randn(1, length, VOCABULARY, generator=torch.manual_seed(0))
+    logits[..., sorted(SPECIAL)] = -30
     for step in steps:
         biased = watermark.bias(tokens, revealed, logits, torch.tensor([step]))
         tokens[0, step] = biased[0].argmax(-1)
         revealed[0, step] = True
-    found = Detector(key, tokenizer, fpr=1e-4).detect(tokens[0].tolist())
+    detection = Detector(small_key, small_tokenizer, fpr=1e-4).detect(tokens[0].tolist())
     blind = order == "right to left" and strategy == "kgw"
-    assert (found.verdict.value == "watermarked") is not blind
+    assert (detection.verdict.value == "watermarked") is not blind
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

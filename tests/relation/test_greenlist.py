@@ -84,6 +84,12 @@ def test_any_pair_of_a_bit_matrix_is_the_hashed_one(tmp_path_factory, data, size
     assert matrix.rows(left)[0, right] == matrix.columns(right)[0, left]
 
 
+def test_no_tokens_have_no_lists(tmp_path):
+    hashed, none = HashedGreenList(make_key(), 37), np.array([], dtype=np.int64)
+    for green in (hashed, BitMatrix.build(hashed, tmp_path / "m", progress=False)):
+        assert green.rows(none).shape == green.columns(none).shape == (0, 37)
+
+
 def test_a_bit_matrix_takes_one_bit_a_pair_on_disk(tmp_path):
     path = tmp_path / "m.bits"
     BitMatrix.build(HashedGreenList(make_key(), 2560), path, progress=False)

@@ -75,8 +75,8 @@ def test_a_cache_computes_fewer_positions(model, monkeypatch):
 @pytest.mark.parametrize("cache", ["prefix", "block"])
 def test_a_text_written_with_a_cache_carries_the_mark(model, small_key, cache):
     watermark = Watermark(small_key, delta=6.0, tokenizer=model.tokenizer)
-    sampler = Llada(steps=64, block_length=32, temperature=1.0, cache=cache)
-    [text] = generate(model, ["w1 w2"], watermark, sampler, tokens=128, chat=False)
+    sampler = Llada(steps=32, block_length=32, temperature=1.0, cache=cache)
+    [text] = generate(model, ["w1 w2"], watermark, sampler, tokens=64, chat=False)
     assert Detector(small_key, model.tokenizer).detect(text.ids).p_value < 1e-4
 
 

@@ -43,7 +43,7 @@ def naive_dream(model, x, attended, start, sampler):
 
 
 @pytest.mark.parametrize("order", ORDERS[1:])
-@pytest.mark.parametrize("steps", [1, 7, 16, 32, 50])
+@pytest.mark.parametrize("steps", [1, 7, 32, 50])
 def test_it_writes_what_the_official_sampler_writes(model, order, steps):
     sampler = Dream(steps=steps, order=order, temperature=0)
     expected = naive_dream(model, *padded(model, PROMPTS, 32), sampler)
@@ -143,8 +143,8 @@ def test_certainty_is_measured_after_temperature_and_limits(order):
         "topk_margin": best - second,
         "entropy": best * best.log() + second * second.log(),
     }[order]
-    found = confidence(sampler, logits, logits, torch.zeros(1, 1, 4), (), torch.Generator())
-    torch.testing.assert_close(found[0, 0], expected)
+    score = confidence(sampler, logits, logits, torch.zeros(1, 1, 4), (), torch.Generator())
+    torch.testing.assert_close(score[0, 0], expected)
 
 
 def test_no_draw_of_a_place_is_so_unlikely_that_it_stays_masked():

@@ -10,7 +10,6 @@ import os
 
 import torch
 
-from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
@@ -39,7 +38,7 @@ VOCABULARY = 77  # five ids more than the tokenizer has tokens, and no multiple 
 TOKENS = 72
 PAD, END, MASK = 0, 1, 2
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-PREDICTING = [name for name, strategy in STRATEGIES.items() if strategy.prediction != "none"]
+BY_PREDICTION = ("predictive-bidirectional", "expected-bidirectional")  # each kind of prediction
 
 
 @functools.cache

@@ -173,14 +173,16 @@ class BitMatrix:
     def rows(self, left: Tokens) -> Bools:
         """Return [N, V]: which tokens are green after each left token."""
         packed = self._pages[left // PAGE_ROWS, :, left % PAGE_ROWS, :]
-        bits = np.unpackbits(packed.reshape(len(left), -1), axis=1, count=self.vocab_size)
+        width = packed.shape[1] * PAGE_BYTES  # not -1, which numpy cannot tell of no tokens
+        bits = np.unpackbits(packed.reshape(len(left), width), axis=1, count=self.vocab_size)
         return bits.view(np.bool_)
 
     def columns(self, right: Tokens) -> Bools:
         """Return [N, V]: which tokens are green before each right token."""
         byte = right // 8
         packed = self._pages[:, byte // PAGE_BYTES, :, byte % PAGE_BYTES]
-        return _bit(packed.reshape(len(right), -1)[:, : self.vocab_size], right[:, None])
+        width = packed.shape[1] * PAGE_ROWS
+        return _bit(packed.reshape(len(right), width)[:, : self.vocab_size], right[:, None])
 
 
 REFERENCE_NAME = re.compile(r"bitmap_v(\d+)_r(\d+)_k(-?\d+)\.bin")
