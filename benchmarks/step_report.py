@@ -79,7 +79,7 @@ def page(result: Result) -> str:
         "",
         "The mean over the 32 steps of a block that is filled in a random order, and the worst "
         "step, where none is revealed. Every prediction has eight tokens of the same probability, "
-        "which are the ones that may be drawn. guided-bidirectional leans every masked position "
+        "which are the ones that may be drawn. guided-bidirectional biases every masked position "
         f"of the block, and then the chosen one. At most {_kept(result):.2f} MB stay in memory.",
         *(f"\n{watermark_table(result, model)}" for model in result["models"]),
         "",
