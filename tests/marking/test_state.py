@@ -98,7 +98,7 @@ def test_a_position_that_is_none_is_refused(watermark):
 
 @pytest.mark.parametrize("id_", [-100, -1, VOCABULARY, 2**40])
 def test_a_revealed_token_outside_the_vocabulary_is_refused(watermark, id_):
-    with pytest.raises(TokenizerError, match="outside the vocabulary, whose ids end at 37"):
+    with pytest.raises(TokenizerError, match="outside the vocabulary: ids are below 37"):
         watermark.bias(**state(tokens=torch.tensor([[id_, MASK, 9, MASK, MASK]])))
 
 

@@ -52,7 +52,7 @@ def mark(small_key, small_tokenizer):
 def test_a_marked_text_is_detected_and_an_unmarked_one_is_not(model, small_key, mark, sampler):
     detector = Detector(small_key, model.tokenizer, fpr=1e-3)
     for watermark, verdict in ((mark, "watermarked"), (None, "not detected")):
-        for text in generate(model, PROMPTS, watermark, sampler, tokens=64, chat=False):
+        for text in generate(model, PROMPTS, watermark, sampler, tokens=128, chat=False):
             assert detector.detect(text.ids).verdict.value == verdict
             assert text.watermark == (watermark and mark.identity.to_dict())
 
@@ -60,8 +60,8 @@ def test_a_marked_text_is_detected_and_an_unmarked_one_is_not(model, small_key, 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_marks_a_text(model, small_key, strategy):
     watermark = Watermark(small_key, strategy, 8.0, tokenizer=model.tokenizer)
-    sampler = Llada(steps=64, **WARM)
-    [text] = generate(model, PROMPTS[:1], watermark, sampler, tokens=64, chat=False)
+    sampler = Llada(steps=128, **WARM)
+    [text] = generate(model, PROMPTS[:1], watermark, sampler, tokens=128, chat=False)
     detection = Detector(small_key, model.tokenizer, fpr=1e-3).detect(text.ids)
     assert detection.verdict.value == "watermarked"
 

@@ -98,7 +98,7 @@ class State:
         message = "a position to fill is not among those of the logits"
         _require(empty | inside & (self.logit_index(self.positions) >= 0), InputError(message))
         known = (self.tokens >= 0) & (self.tokens < self.vocab_size) | ~self.revealed
-        message = f"a revealed token is outside the vocabulary, whose ids end at {self.vocab_size}"
+        message = f"a revealed token is outside the vocabulary: ids are below {self.vocab_size}"
         _require(known, TokenizerError(message))
 
     def logit_index(self, positions: Tensor) -> Tensor:

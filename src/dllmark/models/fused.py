@@ -9,6 +9,8 @@ the model's number format and computes in float32, so it rounds less often than 
 here waits for the GPU, and nothing is compiled again for another batch or length.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -21,21 +23,29 @@ HEADS_AT_ONCE, GATED_AT_ONCE = 16, 1024
 """How many heads of a position, and elements of a gated row, one program works on."""
 
 
+class Heads(NamedTuple):
+    """Queries or keys, where to write them turned, and how many heads a position has of them."""
+
+    x: Tensor
+    turned: Tensor
+    heads: int
+
+
 def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Turn queries [B, P, H, D] and keys, whose heads may be fewer, by their positions' angles.
 
     `cos` and `sin` [P, 1, D] are those of `transformer.rotary_angles`.
     """
     query, key = query.contiguous(), key.contiguous()
-    turned = torch.empty_like(query), torch.empty_like(key)
-    batch, length, heads, width = query.shape
-    groups, key_groups = (triton.cdiv(x.shape[2], HEADS_AT_ONCE) for x in (query, key))
+    queries, keys = (Heads(x, torch.empty_like(x), x.shape[2]) for x in (query, key))
+    batch, length, _, width = query.shape
+    groups, key_groups = (triton.cdiv(one.heads, HEADS_AT_ONCE) for one in (queries, keys))
     with torch.cuda.device_of(query):
         _rotate[batch * length, groups + key_groups](
-            query, key, *turned, cos, sin, length, heads, key.shape[2], groups,
+            queries, keys, cos, sin, length, groups,
             width // 2, triton.next_power_of_2(width // 2), HEADS_AT_ONCE,
         )  # fmt: skip
-    return turned
+    return queries.turned, keys.turned
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -62,24 +72,24 @@ def norm(x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[T
 
 @triton.jit
 def _turn(
-    x, turned, token, heads, group, cos, sin,
+    some, token, group, cos, sin,
     half: tl.constexpr, half_block: tl.constexpr, group_block: tl.constexpr,
 ):  # fmt: skip
     """Write some heads of a token, turned; each vector's halves are its coordinates."""
     head = group * group_block + tl.arange(0, group_block)[:, None]
     column = tl.arange(0, half_block)[None, :]
-    inside = (head < heads) & (column < half)
-    first = (token * heads + head) * (2 * half) + column
-    one = tl.load(x + first, mask=inside, other=0).to(tl.float32)
-    two = tl.load(x + first + half, mask=inside, other=0).to(tl.float32)
-    kind = turned.dtype.element_ty
-    tl.store(turned + first, (one * cos - two * sin).to(kind), mask=inside)
-    tl.store(turned + first + half, (two * cos + one * sin).to(kind), mask=inside)
+    inside = (head < some.heads) & (column < half)
+    first = (token * some.heads + head) * (2 * half) + column
+    one = tl.load(some.x + first, mask=inside, other=0).to(tl.float32)
+    two = tl.load(some.x + first + half, mask=inside, other=0).to(tl.float32)
+    kind = some.turned.dtype.element_ty
+    tl.store(some.turned + first, (one * cos - two * sin).to(kind), mask=inside)
+    tl.store(some.turned + first + half, (two * cos + one * sin).to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=["length"])
 def _rotate(
-    query, key, turned_query, turned_key, cos, sin, length, heads, key_heads, groups,
+    queries, keys, cos, sin, length, groups,
     half: tl.constexpr, half_block: tl.constexpr, group_block: tl.constexpr,
 ):  # fmt: skip
     """Write some heads of a token, of the queries or of the keys."""
@@ -89,10 +99,10 @@ def _rotate(
     c = tl.load(cos + angle, mask=column < half, other=0)
     s = tl.load(sin + angle, mask=column < half, other=0)
     if group < groups:
-        _turn(query, turned_query, token, heads, group, c, s, half, half_block, group_block)
+        _turn(queries, token, group, c, s, half, half_block, group_block)
     else:
         group -= groups
-        _turn(key, turned_key, token, key_heads, group, c, s, half, half_block, group_block)
+        _turn(keys, token, group, c, s, half, half_block, group_block)
 
 
 @triton.jit
