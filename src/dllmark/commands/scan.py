@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dllmark.commands.options import JsonOption, KeysOption, TokenizersOption
 from dllmark.errors import DllmarkError, InputError
 from dllmark.terminal import print_json, print_text, progress_bar
 
@@ -28,14 +29,7 @@ def scan(
             show_default=False,
         ),
     ],
-    key: Annotated[
-        list[Path],
-        typer.Option(
-            envvar="DLLMARK_KEY",
-            help="A key file; repeat it to try several keys.",
-            show_default=False,
-        ),
-    ],
+    key: KeysOption,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="The folder for the results.", show_default=False),
@@ -65,11 +59,8 @@ def scan(
     ray_address: Annotated[
         str | None, typer.Option(help="The Ray cluster; else one is started on this machine.")
     ] = None,
-    tokenizer: Annotated[
-        list[str] | None,
-        typer.Option(help="Where a key's tokenizer is now, if not where the key says; repeatable."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    tokenizer: TokenizersOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Search a corpus for watermarked documents: one row a document, and a summary.
 

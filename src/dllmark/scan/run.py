@@ -92,10 +92,11 @@ class Scan:
 
     def _recorded(self, inputs: Inputs) -> dict[str, Any]:
         """Return all that decides the rows, and nothing secret."""
+        identities = dict.fromkeys(key.identity for key in self.settings.keys)
         return {
             "format": FORMAT,
             "version": __version__,
-            "keys": [key.identity.to_dict() for key in dict.fromkeys(self.settings.keys)],
+            "keys": [identity.to_dict() for identity in identities],
             "fpr": self.settings.fpr,
             "columns": asdict(self.settings.columns),
             "shard_bytes": self.shard_bytes or shard_size(inputs.files),
