@@ -273,7 +273,9 @@ NO_IDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", NO_IDS, ids=repr)
+@pytest.mark.parametrize(
+    "given", NO_IDS, ids=lambda given: f"{type(given).__name__} {given!r}".split(" at 0x")[0]
+)
 def test_what_is_neither_text_nor_ids_is_a_clear_error(small_key, small_tokenizer, given):
     detector = Detector(small_key, small_tokenizer)
     calls = [
