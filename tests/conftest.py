@@ -11,6 +11,7 @@ from chat_server import ChatServer
 from samples import marked_text, plain_text
 
 from dllmark.commands.cli import main
+from dllmark.relation.key import Secret, WatermarkKey
 
 
 @dataclass
@@ -55,6 +56,13 @@ def key_file(key, tmp_path):
     """The file of the fixed key."""
     key.save(tmp_path / "my.key")
     return tmp_path / "my.key"
+
+
+@pytest.fixture
+def other_key_file(tokenizer, tmp_path):
+    """The file of another fixed key, which marked nothing."""
+    WatermarkKey(Secret(b"another 16 bytes"), 0.5, tokenizer.id).save(tmp_path / "other.key")
+    return tmp_path / "other.key"
 
 
 @pytest.fixture(scope="session")

@@ -51,9 +51,9 @@ def test_json_holds_the_evidence_and_no_secret(run, key, key_file, marked):
     assert key.secret.reveal().hex() not in result.out
 
 
-def test_a_line_end_behind_a_text_changes_nothing(run, key_file, other_key, marked, tmp_path):
+def test_a_line_end_behind_a_text_changes_nothing(run, key_file, other_key_file, marked, tmp_path):
     """Shells, editors and JSONL with or without it: all go through one rule."""
-    for keys in (["--key", key_file], ["--key", key_file, "--key", other_key]):
+    for keys in (["--key", key_file], ["--key", key_file, "--key", other_key_file]):
         options = [*keys, "--json", "--explain", "--spans"]
         expected = run("detect", *options, stdin=marked).json
         (tmp_path / "text").write_text(marked + "\r\n")
@@ -205,18 +205,11 @@ def test_a_tokenizer_that_moved_can_be_pointed_to(run, own_key, own_tokenizer):
     assert run("detect", "--key", own_key, *moved, stdin="Word.").status == 3
 
 
-@pytest.fixture
-def other_key(run, tmp_path):
-    """The file of a key that marked nothing."""
-    run("keygen", "-o", tmp_path / "other.key")
-    return tmp_path / "other.key"
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_text_is_recognised_by_any_of_several_keys(
-    run, key, key_file, other_key, marked, plain, order
+    run, key, key_file, other_key_file, marked, plain, order
 ):
-    files = [key_file, other_key][::order]
+    files = [key_file, other_key_file][::order]
     keys = [option for path in files for option in ("--key", path)]
     alone = run("detect", "--key", key_file, "--json", stdin=marked).json
     result = run("detect", *keys, "--json", stdin=marked)
@@ -226,15 +219,15 @@ def test_a_text_is_recognised_by_any_of_several_keys(
     assert run("detect", *keys, stdin=plain).status == 1
 
 
-def test_the_environment_may_name_several_keys(run, key_file, other_key, marked, monkeypatch):
-    monkeypatch.setenv("DLLMARK_KEY", f"{other_key}{os.pathsep}{key_file}")
+def test_the_environment_may_name_several_keys(run, key_file, other_key_file, marked, monkeypatch):
+    monkeypatch.setenv("DLLMARK_KEY", f"{other_key_file}{os.pathsep}{key_file}")
     assert run("detect", "--json", stdin=marked).json["keys_tried"] == 2
 
 
-def test_details_are_those_of_the_key_that_fits(run, key_file, other_key, marked):
+def test_details_are_those_of_the_key_that_fits(run, key_file, other_key_file, marked):
     options = ["--json", "--explain", "--spans", "--key", key_file]
     alone = run("detect", *options, stdin=marked).json
-    several = run("detect", *options, "--key", other_key, stdin=marked).json
+    several = run("detect", *options, "--key", other_key_file, stdin=marked).json
     assert several["tokens"] == alone["tokens"]
     [span], [corrected] = alone["spans"], several["spans"]
     assert corrected == {**span, "p_value": 2 * span["p_value"]}

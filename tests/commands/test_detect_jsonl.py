@@ -63,9 +63,8 @@ def test_json_lines_hold_the_details_asked_for(run, key_file, marked):
     assert (len(second["tokens"]), len(second["spans"])) == (2, 0)
 
 
-def test_each_line_is_tried_with_every_key(run, key, key_file, marked, plain, tmp_path):
-    run("keygen", "-o", tmp_path / "other.key")
-    keys = ["--key", tmp_path / "other.key", "--key", key_file]
+def test_each_line_is_tried_with_every_key(run, key, key_file, other_key_file, marked, plain):
+    keys = ["--key", other_key_file, "--key", key_file]
     ours = key.identity.to_dict()
     stdin = lines(plain, marked, {"text": marked, "watermark": ours}, {"text": "", "watermark": {}})
     result = run("detect", "--jsonl", "--json", *keys, stdin=stdin)
