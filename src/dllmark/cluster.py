@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dllmark.errors import DllmarkError, InputError
+from dllmark.errors import DllmarkError, InputError, require
 
-NEEDS_RAY = "the Ray engine needs Ray: pip install 'dllmark[ray]'"
+
+def require_ray() -> None:
+    """Raise a clear error where Ray is not installed."""
+    require("the Ray engine", "ray", "ray")
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,8 @@ def cluster(address: str | None = None, cores: int | None = None) -> Iterator[No
     >>> with cluster("ray://head:10001"):  # doctest: +SKIP
     ...     ...
     """
-    try:
-        import ray
-    except ImportError:
-        raise DllmarkError(NEEDS_RAY) from None
+    require_ray()
+    import ray
 
     started = not ray.is_initialized()
     if started:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 
 class DllmarkError(Exception):
     """Base of every error raised on purpose; the command line prints it and exits 2."""
@@ -37,3 +39,14 @@ class MissingPackageError(DllmarkError, ImportError):
 
 class MissingNameError(DllmarkError, AttributeError):
     """A name is not there because the package that it needs is not installed."""
+
+
+def require(purpose: str, extra: str, *packages: str) -> None:
+    """Raise `MissingPackageError` unless the packages that something needs are installed.
+
+    >>> require("detection", "all", "numpy", "tokenizers")
+    """
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        needs = " and ".join(missing)
+        raise MissingPackageError(f"{purpose} needs {needs}: pip install 'dllmark[{extra}]'")

@@ -226,7 +226,7 @@ def test_the_command_says_why_a_dead_endpoint_gave_nothing(run, tmp_path, monkey
 
 
 def test_what_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr("dllmark.attacks.endpoint.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DllmarkError, match=r"httpx and tenacity: pip install 'dllmark\[eval\]'"):
         Endpoint("https://host/v1", "m", 1)
 

@@ -133,4 +133,4 @@ def test_without_the_extra_it_says_what_to_install(run, key_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = run("serve", "--key", key_file)
     assert (result.status, result.out) == (2, "")
-    assert result.err == "error: serving needs more packages: pip install 'dllmark[serve]'\n"
+    assert result.err == "error: serving needs uvicorn: pip install 'dllmark[serve]'\n"

@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dllmark.errors import DllmarkError, InputError, ModelError
+from dllmark.errors import InputError, ModelError, require
 from dllmark.relation.tokenizer import is_hub_id
 
 MODEL = "kalpeshk2011/dipper-paraphraser-xxl"
@@ -113,13 +113,10 @@ def _load(source: str, tokenizer: str | None) -> tuple[Any, Any]:
     """Return a tokenizer and a T5, on the GPU where there is one; no code of theirs is run."""
     check_source(source)
     check_source(tokenizer or TOKENIZER)
-    try:
-        import torch
-        from transformers import AutoTokenizer, T5ForConditionalGeneration
-    except ImportError:
-        raise DllmarkError(
-            "Dipper needs torch and transformers: pip install 'dllmark[torch,eval]'"
-        ) from None
+    require("Dipper", "torch,eval", "torch", "transformers")
+    import torch
+    from transformers import AutoTokenizer, T5ForConditionalGeneration
+
     has_own = any((Path(source) / name).exists() for name in ("tokenizer.json", "spiece.model"))
     try:
         words = AutoTokenizer.from_pretrained(tokenizer or (source if has_own else TOKENIZER))

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dllmark.errors import DllmarkError, InputError
+from dllmark.errors import DllmarkError, InputError, require
 from dllmark.files import check_unicode
 
 if TYPE_CHECKING:
@@ -89,10 +88,7 @@ class Endpoint:
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        missing = [name for name in ("httpx", "tenacity") if find_spec(name) is None]
-        if missing:
-            needs = " and ".join(missing)
-            raise DllmarkError(f"paraphrasing needs {needs}: pip install 'dllmark[eval]'")
+        require("paraphrasing", "eval", "httpx", "tenacity")
         _check_url(self.url, self.api_key)
         if self.api_key and not all("!" <= character <= "~" for character in self.api_key):
             raise EndpointError("the API key holds a line end or another character keys never have")

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dllmark.commands.options import JsonOption, KeysOption, TokenizersOption
-from dllmark.errors import DllmarkError, InputError
+from dllmark.errors import InputError, require
 from dllmark.terminal import print_json, print_text, progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOUND, NONE_FOUND = 0, 1
-NEEDED = ("fsspec", "matplotlib", "pyarrow")
 
 
 def scan(
@@ -67,7 +66,7 @@ def scan(
     A scan that was cut off continues with the same command. Exit status: 0 if something was found,
     1 if not, 2 error.
     """
-    _check_installed()
+    require("scanning", "scan", "fsspec", "matplotlib", "pyarrow")
     from dllmark.cluster import Engine
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.tokenizer import load_tokenizer
@@ -92,15 +91,6 @@ def scan(
     if not summary["documents"]:
         raise InputError(f"no document could be read: see {output / 'errors.jsonl'}")
     raise typer.Exit(FOUND if summary["watermarked"] else NONE_FOUND)
-
-
-def _check_installed() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        needs = " and ".join(missing)
-        raise DllmarkError(f"scanning needs {needs}: pip install 'dllmark[scan]'")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dllmark.errors import DllmarkError, InputError
+from dllmark.errors import InputError, require
 from dllmark.terminal import err
 
 if TYPE_CHECKING:
@@ -69,13 +69,7 @@ def serve(
     max_waiting: Annotated[int, typer.Option(help="Generations that may wait.")] = 8,
 ) -> None:
     """Serve detection and generation over HTTP, with a page that shows both."""
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import sse_starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError:
-        raise DllmarkError("serving needs more packages: pip install 'dllmark[serve]'") from None
+    require("serving", "serve", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")
     from dllmark.relation.key import WatermarkKey
     from dllmark.server.access import is_loopback, read_tokens
     from dllmark.server.limits import Limits

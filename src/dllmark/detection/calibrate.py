@@ -11,7 +11,7 @@ import numpy as np
 
 from dllmark.detection.detector import Detection
 from dllmark.detection.stats import RATES, Interval, Threshold, share_interval, threshold
-from dllmark.errors import DllmarkError, InputError
+from dllmark.errors import InputError, require
 from dllmark.files import atomic_write, writing
 
 
@@ -65,10 +65,7 @@ def calibrate(detections: Sequence[Detection]) -> Calibration:
 
 def require_matplotlib() -> None:
     """Raise a clear error where plots cannot be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise DllmarkError("a plot needs matplotlib: pip install 'dllmark[eval]'") from None
+    require("a plot", "eval", "matplotlib")
 
 
 def plot_p_values(detections: Sequence[Detection], path: Path) -> None:

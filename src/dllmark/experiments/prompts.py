@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from dllmark.errors import DllmarkError, InputError
+from dllmark.errors import InputError, require
 from dllmark.experiments.settings import Dataset
 from dllmark.files import parse_record, read_lines
 from dllmark.relation.tokenizer import Tokenizer
@@ -96,12 +96,9 @@ def _stream(source: str) -> Iterator[dict[str, Any]]:
     name, config, split, *more = [*source.removeprefix(HUB).split(":"), "", ""]
     if not name or any(more):
         raise InputError(f"{source} names no dataset: write {HUB}NAME:CONFIG:SPLIT")
-    try:
-        import datasets
-    except ImportError:
-        raise DllmarkError(
-            "prompts from the hub need datasets: pip install 'dllmark[eval]'"
-        ) from None
+    require("a dataset of the hub", "eval", "datasets")
+    import datasets
+
     datasets.disable_progress_bars()
     try:
         yield from datasets.load_dataset(

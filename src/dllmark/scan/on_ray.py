@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dllmark.cluster import NEEDS_RAY, Engine, cluster
+from dllmark.cluster import Engine, cluster, require_ray
 from dllmark.errors import DllmarkError
 from dllmark.files import atomic_write, writing
 from dllmark.scan.plan import Shard
@@ -37,10 +37,8 @@ def scan_on_ray(
     engine: Engine,
 ) -> None:
     """Scan shards on the cluster at an address, on the one in use, or on a local one."""
-    try:
-        import ray.data
-    except ImportError:
-        raise DllmarkError(NEEDS_RAY) from None
+    require_ray()
+    import ray.data
 
     with cluster(engine.address, engine.workers):
         by_index = {shard.index: shard for shard in shards}
