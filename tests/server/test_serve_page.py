@@ -231,6 +231,19 @@ def test_errors_are_shown_as_the_server_words_them(browser, serve, key):
             expect(page.locator("#write-error")).to_contain_text("prompt 1 is empty")
 
 
+def test_a_text_typed_before_the_server_has_answered_is_checked_too(browser, serve, key):
+    server = serve([key], with_model=False)
+    with opened(browser, server.url) as page:
+        held = []
+        page.route("**/v1/server", lambda route: held.append(route))
+        with page.expect_request("**/v1/server"):
+            page.reload()
+        page.get_by_label("Text to check").fill("Hello there, said the lighthouse keeper.")
+        expect(page.locator("#verdict")).to_be_empty()
+        held[0].continue_()
+        expect(page.locator("#verdict")).not_to_be_empty()
+
+
 def test_a_server_that_is_gone_is_told(browser, serve, key):
     server = serve([key], with_model=False)
     with opened(browser, server.url) as page:

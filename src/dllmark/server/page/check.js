@@ -51,6 +51,7 @@ export function setUpChecking(info) {
   });
   byId("delete").addEventListener("click", () => put(deleteWords(text.value, 0.1)));
   byId("swap").addEventListener("click", () => put(swapWords(text.value, 0.1)));
+  if (text.value) check(); // typed, or kept by a reload, before the server had answered
 
   return (content) => {
     before = null;
