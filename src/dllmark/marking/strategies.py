@@ -59,7 +59,7 @@ STRATEGIES = {
 }
 """Every strategy by its name: the paper's four, then ours."""
 
-DEFAULT = STRATEGIES["guided-bidirectional"]
+DEFAULT = STRATEGIES["expected-bidirectional"]
 """What our samplers mark with where nothing else is asked for; docs/defaults.md says why."""
 
 ENGINE_DEFAULT = STRATEGIES["predictive-bidirectional"]

@@ -36,7 +36,7 @@ class Watermark:
     end of text, padding, ids without a token) are never green or red: they get the mean bias, so
     that the key does not change how long texts are.
 
-    >>> watermark = Watermark(key, "guided-bidirectional", delta=3.0)
+    >>> watermark = Watermark(key, "expected-bidirectional", delta=2.0)
     """
 
     def __init__(
