@@ -20,7 +20,7 @@ from rich.pretty import pretty_repr
 from rich.traceback import Traceback
 
 from dllmark.detection.detector import Detector
-from dllmark.errors import DllmarkError, KeyFileError, MismatchError
+from dllmark.errors import DllmarkError, InputError, KeyFileError, MismatchError
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 from dllmark.relation.prf import siphash
 
@@ -175,6 +175,8 @@ DAMAGED = {
     "gamma is no number": sealed(RECORD | {"gamma": "half"}),
     "gamma is beyond floats": sealed(RECORD | {"gamma": 10**400}),
     "tokenizer is no object": sealed(RECORD | {"tokenizer": "some"}),
+    "a label without a master": sealed(RECORD | {"label": "a"}),
+    "a master without a label": sealed(RECORD | {"master": "00"}),
     "a field more": json.dumps(json.loads(WHOLE) | {"more": 1}).encode(),
     **{f"{field} was changed": json.dumps(json.loads(WHOLE) | {field: value}).encode()
        for field, value in [("id", "00"), ("secret", f"{SECRET.hex()[:-1]}0"), ("gamma", 0.25),
@@ -229,6 +231,63 @@ def test_any_bytes_are_a_key_or_an_error_that_does_not_quote_them(tmp_path_facto
         assert WatermarkKey.load(path).secret == KEY.secret
     except KeyFileError as error:
         assert not reveals_secret(str(error))
+
+
+labels = st.text(st.characters(codec="utf-8"), min_size=1, max_size=200).filter(
+    lambda label: label.isprintable() and label == label.strip()
+)
+
+
+@pytest.mark.parametrize("label", ["customer-17/2026-11", "a", "Zoë Müller", "日本", "x" * 200])
+def test_a_derived_secret_is_a_hash_of_the_label_keyed_with_the_secret(label):
+    """The formula as the documentation gives it, in terms of BLAKE2b alone."""
+    hashed = hashlib.blake2b(digest_size=16, key=SECRET, person=b"dllmark derive 1")
+    hashed.update(label.encode("utf-8"))
+    derived = KEY.derive(label)
+    assert derived.secret.reveal() == hashed.digest()
+    assert (derived.label, derived.master) == (label, KEY.id)
+    assert (derived.gamma, derived.tokenizer) == (KEY.gamma, KEY.tokenizer)
+    assert derived == KEY.derive(label)
+
+
+@given(secret=st.binary(min_size=16, max_size=16), labels=st.lists(labels, max_size=8))
+def test_every_label_gives_a_key_of_its_own(secret, labels):
+    key = replace(KEY, secret=Secret(secret))
+    derived = {one.label: one.id for one in map(key.derive, labels)}
+    assert len({key.id, *derived.values()}) == 1 + len(derived)
+
+
+def test_the_same_label_of_another_master_or_one_level_down_is_another_key():
+    other = replace(KEY, secret=Secret(SECRET[::-1]))
+    ids = {KEY.derive("a").id, other.derive("a").id, KEY.derive("a").derive("a").id}
+    assert len(ids) == 3
+    assert KEY.derive("a").derive("b").master == KEY.derive("a").id
+
+
+def test_a_label_has_one_spelling():
+    assert KEY.derive("Zoe\u0308") == KEY.derive("Zo\xeb")
+
+
+@pytest.mark.parametrize(
+    "label", ["", "x" * 201, " ", "a ", "two\nlines", "tab\t", "zero\u200bwidth", "\ud800", 7, None]
+)
+def test_a_label_that_nobody_can_read_is_refused(label):
+    with pytest.raises(InputError, match=r"a label (is|has)"):
+        KEY.derive(label)
+
+
+def test_a_derived_key_survives_its_file(tmp_path):
+    derived = KEY.derive("customer-17/2026-11")
+    derived.save(tmp_path / "sub.key")
+    record = json.loads((tmp_path / "sub.key").read_bytes())
+    assert (record["label"], record["master"]) == ("customer-17/2026-11", KEY.id)
+    assert WatermarkKey.load(tmp_path / "sub.key") == derived
+
+
+def test_a_derived_key_shows_neither_secret():
+    derived = KEY.derive("customer-17")
+    for secret in (SECRET, derived.secret.reveal()):
+        assert not reveals_secret(repr(derived), secret)
 
 
 @pytest.mark.parametrize("field", ["scheme", "key_id", "gamma", "tokenizer"])

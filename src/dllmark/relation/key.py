@@ -11,13 +11,14 @@ import hmac
 import json
 import math
 import secrets
-from dataclasses import asdict, dataclass
+import unicodedata
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from dllmark.errors import DllmarkError, KeyFileError, MismatchError
+from dllmark.errors import DllmarkError, InputError, KeyFileError, MismatchError
 from dllmark.files import atomic_write, others_can_read
 
 SCHEME = "dllmark-1"
@@ -29,6 +30,10 @@ ANY_TOKENIZER = "any"
 FORMAT = "dllmark-key-1"
 SECRET_BYTES = 16
 LONGEST_NOTE = 10_000
+LONGEST_LABEL = 200
+
+DERIVE = b"dllmark derive 1"
+"""Separates the hash that derives keys from any other use of the secret."""
 
 
 class Secret:
@@ -100,6 +105,8 @@ class Identity:
 class WatermarkKey:
     """A secret with the green ratio and tokenizer it is used with.
 
+    A derived key also has the label it was derived by, and the id of its master.
+
     >>> key = WatermarkKey.generate(TokenizerId("embedded", "sha256:..."), gamma=0.25)
     >>> key.gamma, len(key.id)
     (0.25, 16)
@@ -110,6 +117,8 @@ class WatermarkKey:
     tokenizer: TokenizerId
     created: str = ""
     note: str = ""
+    label: str = ""
+    master: str = ""
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
@@ -117,6 +126,8 @@ class WatermarkKey:
             raise KeyFileError(f"a secret has {SECRET_BYTES} bytes; make one with `dllmark keygen`")
         if len(self.note) > LONGEST_NOTE:
             raise KeyFileError(f"a note has at most {LONGEST_NOTE:,} characters")
+        if bool(self.label) != bool(self.master):
+            raise KeyFileError("a derived key has both a label and the id of its master")
 
     @classmethod
     def generate(
@@ -135,6 +146,20 @@ class WatermarkKey:
     def identity(self) -> Identity:
         """The watermark this key makes and recognises."""
         return Identity(SCHEME, self.id, self.gamma, self.tokenizer.fingerprint)
+
+    def derive(self, label: str) -> WatermarkKey:
+        """Return the sub-key of a label: the same each time, and another for each label.
+
+        Its secret is a keyed hash of the label. Who has a sub-key learns nothing of its master or
+        of other sub-keys; who has the master can derive them all.
+
+        >>> key.derive("customer-17/2026-11").label
+        'customer-17/2026-11'
+        """
+        label = check_label(label)
+        return replace(
+            self, secret=_derive(self.secret, label), note="", label=label, master=self.id
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the key file, readable by its owner only; never replaces a file.
@@ -169,6 +194,36 @@ def check_gamma(gamma: float) -> None:
         raise DllmarkError(f"gamma is the share of green pairs and lies in (0, 1); got {gamma}")
 
 
+def check_label(label: str) -> str:
+    """Return a label as keys are derived by it; raise `InputError` for one that cannot be used.
+
+    Letters with accents, of which Unicode has two spellings, get the composed one: both look alike.
+
+    >>> check_label("customer-17/2026-11")
+    'customer-17/2026-11'
+    """
+    if not isinstance(label, str):
+        raise InputError(f"a label is a string; got {type(label).__name__}")
+    label = unicodedata.normalize("NFC", label)
+    if not 1 <= len(label) <= LONGEST_LABEL:
+        raise InputError(f"a label has 1 to {LONGEST_LABEL} characters; got {len(label)}")
+    if not label.isprintable() or label != label.strip():
+        raise InputError(
+            "a label is one line of printable characters that neither starts nor ends with a "
+            f"space; got {label!r}"
+        )
+    return label
+
+
+def _derive(secret: Secret, label: str) -> Secret:
+    """Return the secret of a sub-key: BLAKE2b of the label, keyed with the master's secret."""
+    return Secret(
+        hashlib.blake2b(
+            label.encode(), digest_size=SECRET_BYTES, key=secret.reveal(), person=DERIVE
+        ).digest()
+    )
+
+
 def _read_private(path: Path) -> bytes:
     """Return a key file's bytes if nobody but its owner can read it."""
     try:
@@ -197,6 +252,8 @@ def _serialise(key: WatermarkKey) -> bytes:
         "created": key.created,
         "note": key.note,
     }
+    if key.label:
+        record |= {"label": key.label, "master": key.master}
     record["checksum"] = _checksum(record)
     return json.dumps(record, indent=2).encode() + b"\n"
 
@@ -224,6 +281,8 @@ def _parse(content: bytes, path: Path) -> WatermarkKey:
             TokenizerId(str(record["tokenizer"]["name"]), str(record["tokenizer"]["fingerprint"])),
             str(record["created"]),
             str(record["note"]),
+            str(record.get("label", "")),
+            str(record.get("master", "")),
         )
     except (DllmarkError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise KeyFileError(damaged) from None
