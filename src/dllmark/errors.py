@@ -13,6 +13,10 @@ class KeyFileError(DllmarkError):
     """A key file is missing, unsafe, damaged or of another version."""
 
 
+class KeyRingError(DllmarkError):
+    """A key ring is missing, unsafe or damaged, or has no key for what is asked of it."""
+
+
 class TokenizerError(DllmarkError):
     """A tokenizer cannot be found or read, or its token ids do not fit."""
 

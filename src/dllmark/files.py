@@ -188,8 +188,10 @@ def append_line(path: Path, end: int, line: bytes) -> int:
 
 
 @contextmanager
-def only_writer_in(folder: Path) -> Iterator[None]:
+def only_writer_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Make a folder, and lock it so that no second run writes there; a crash lets go of it.
+
+    Where another run has the lock, `wait` waits for it to end: for changes that take no time.
 
     with only_writer_in(Path("results")):
         ...
@@ -202,7 +204,7 @@ def only_writer_in(folder: Path) -> Iterator[None]:
     with writing(folder):
         lock = os.open(folder, os.O_RDONLY)
     try:
-        _lock(lock, folder)
+        _lock(lock, folder, wait)
         yield
     finally:
         os.close(lock)
@@ -260,12 +262,12 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _lock(descriptor: int, path: Path, wait: bool = False) -> None:
     """Take the lock of an open file or folder, or raise `InputError` if another run has it."""
     import fcntl
 
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise InputError(f"another run is writing to {path}: wait for it to end") from None
     except OSError:  # a file system that knows no locks

@@ -20,6 +20,7 @@ from dllmark.commands.demo import demo
 from dllmark.commands.detect import detect
 from dllmark.commands.generate import generate
 from dllmark.commands.keygen import keygen
+from dllmark.commands.keys import app as keys
 from dllmark.commands.reproduce import reproduce
 from dllmark.commands.scan import scan
 from dllmark.commands.serve import serve
@@ -98,6 +99,7 @@ def _options(
 
 
 app.command()(keygen)
+app.add_typer(keys, name="keys")
 app.command()(detect)
 app.command()(calibrate)
 app.command()(generate)

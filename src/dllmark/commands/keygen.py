@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dllmark.commands.options import JsonOption
+from dllmark.commands.options import GammaOption, JsonOption, KeyModelOption, NoteOption
 from dllmark.errors import OutputError
 from dllmark.terminal import out, print_json
 
@@ -16,15 +16,9 @@ def keygen(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The key file to write.", show_default=False)
     ],
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Whose tokenizer the key is for: `embedded`, a tokenizer.json or a folder "
-            "with one, or a model on the hub."
-        ),
-    ] = "embedded",
-    gamma: Annotated[float, typer.Option(help="The share of green pairs, in (0, 1).")] = 0.5,
-    note: Annotated[str, typer.Option(help="A remark to keep in the file.")] = "",
+    model: KeyModelOption = "embedded",
+    gamma: GammaOption = 0.5,
+    note: NoteOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Make a key file: the secret, and all that detection needs to know."""

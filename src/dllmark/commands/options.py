@@ -37,6 +37,15 @@ NormalizeOption = Annotated[
     bool,
     typer.Option("--normalize", help="Undo invisible characters and lookalike letters first."),
 ]
+KeyModelOption = Annotated[
+    str,
+    typer.Option(
+        help="Whose tokenizer the key is for: `embedded`, a tokenizer.json or a folder with one, "
+        "or a model on the hub."
+    ),
+]
+GammaOption = Annotated[float, typer.Option(help="The share of green pairs, in (0, 1).")]
+NoteOption = Annotated[str, typer.Option(help="A remark to keep in the file.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same texts.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

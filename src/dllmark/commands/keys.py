@@ -1,0 +1,220 @@
+"""`dllmark keys`: a folder of keys, of which the current one marks and all recognise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dllmark.commands.options import GammaOption, JsonOption, KeyModelOption, NoteOption
+from dllmark.errors import KeyRingError
+from dllmark.files import atomic_write, writing
+from dllmark.terminal import out, print_json, print_line, printable
+
+if TYPE_CHECKING:
+    from dllmark.relation.keyring import KeyRing
+    from dllmark.relation.ring_record import RingKey
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Keep many keys in a folder: for customers, months, models. `generate`, `detect`, `scan` "
+    "and `serve` take it with --keyring.",
+)
+
+RingArgument = Annotated[Path, typer.Argument(help="The ring's folder.", show_default=False)]
+KeyArgument = Annotated[str, typer.Argument(help="The key's label or id.", show_default=False)]
+LabelArgument = Annotated[
+    str,
+    typer.Argument(help="What to call the key, such as customer-17/2026-11.", show_default=False),
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", help="When the key takes over, as 2026-12-01 (UTC); else now.", show_default=False
+    ),
+]
+
+
+COLUMNS = ("label", "key", "state", "since", "gamma", "tokenizer")
+
+
+@app.command()
+def new(
+    ring: RingArgument,
+    label: LabelArgument,
+    model: KeyModelOption = "embedded",
+    gamma: GammaOption = 0.5,
+    note: NoteOption = "",
+    begins: FromOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key in the ring, and the ring where there is none."""
+    from dllmark.relation.key import WatermarkKey, check_gamma, check_label
+    from dllmark.relation.keyring import KeyRing
+    from dllmark.relation.ring_record import parse_date
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    start = parse_date(begins) if begins else None
+    check_gamma(gamma)
+    label = check_label(label)
+    key = WatermarkKey.generate(load_tokenizer(model).id, gamma=gamma, note=note)
+    made = KeyRing.create(ring)
+    _report(made, made.add(key, label, start), "made", as_json)
+    if not as_json:
+        out.print(
+            "Keep a copy of the folder: without it no text its keys marked can be recognised."
+        )
+
+
+@app.command("list")
+def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
+    """Show the keys of a ring: which one marks now, and which only recognise."""
+    from rich.cells import cell_len, set_cell_size
+
+    from dllmark.relation.keyring import KeyRing
+
+    opened = KeyRing(ring)
+    current = _current(opened)
+    facts = [_facts(opened, key, current) for key in opened.record.keys]
+    if as_json:
+        print_json({"ring": str(ring), "keys": facts})
+        return
+    rows = [COLUMNS]
+    for each in facts:
+        since = each["retired"] if each["state"] == "retired" else each["from"]
+        tokenizer = printable(each["tokenizer"]["name"])
+        state, gamma = each["state"], f"{each['gamma']:g}"
+        rows.append((each["label"], each["id"], state, _day(since), gamma, tokenizer))
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (set_cell_size(*cell) for cell in zip(row, widths, strict=True))
+        print_line("  ".join(cells).rstrip())
+
+
+@app.command()
+def derive(
+    ring: RingArgument,
+    label: LabelArgument,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="The label or id of the key to derive from, if the ring has several.",
+            show_default=False,
+        ),
+    ] = None,
+    begins: FromOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Also write the key to a file of its own.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the key that a label gives of a master key; it needs no file and no backup of its own.
+
+    Who has a derived key learns nothing of its master or of other derived keys.
+    """
+    from dllmark.relation.keyring import KeyRing
+    from dllmark.relation.ring_record import parse_date
+
+    start = parse_date(begins) if begins else None
+    opened = KeyRing(ring)
+    entry = opened.derive(label, master, start)
+    if output:
+        opened.key(entry).save(output)
+    _report(opened, entry, "derived", as_json)
+
+
+@app.command()
+def retire(ring: RingArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
+    """End a key's marking. It still recognises what it has marked."""
+    from dllmark.relation.keyring import KeyRing
+
+    opened = KeyRing(ring)
+    _report(opened, opened.retire(key), "retired", as_json)
+
+
+@app.command()
+def restore(ring: RingArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
+    """Let a retired key mark again."""
+    from dllmark.relation.keyring import KeyRing
+
+    opened = KeyRing(ring)
+    _report(opened, opened.restore(key), "restored", as_json)
+
+
+@app.command("import")
+def import_(
+    ring: RingArgument,
+    file: Annotated[Path, typer.Argument(help="A key file.", show_default=False)],
+    label: Annotated[
+        str, typer.Option(help="What to call the key; else a derived key's own label.")
+    ] = "",
+    begins: FromOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a key file into the ring, and make the ring where there is none."""
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.relation.keyring import KeyRing
+    from dllmark.relation.ring_record import parse_date
+
+    start = parse_date(begins) if begins else None
+    key = WatermarkKey.load(file)
+    if not label and not key.label:
+        raise KeyRingError(f"{file} has no label of its own: give one with --label")
+    opened = KeyRing.create(ring)
+    _report(opened, opened.add(key, label, start), "imported", as_json)
+
+
+@app.command()
+def export(
+    ring: RingArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file; else to standard output."),
+    ] = None,
+) -> None:
+    """Write the public facts of all keys as JSON, for records and auditors: never a secret."""
+    from dllmark.relation.keyring import KeyRing
+
+    facts = {"keys": [key.to_dict() for key in KeyRing(ring).record.keys]}
+    content = json.dumps(facts, indent=2)
+    if output is None:
+        print_line(content)
+        return
+    with writing(output), atomic_write(output) as file:
+        file.write(content.encode() + b"\n")
+
+
+def _report(ring: KeyRing, entry: RingKey, done: str, as_json: bool) -> None:
+    """Say what became of a key."""
+    facts = _facts(ring, entry, _current(ring))
+    if as_json:
+        print_json(facts)
+        return
+    since = f" from {_day(facts['from'])}" if facts["state"] == "later" else ""
+    of = f"key {entry.id}, gamma {entry.gamma}, tokenizer {entry.tokenizer.name}"
+    out.print(printable(f"{done} {entry.label} in {ring.folder}: {of}; {facts['state']}{since}"))
+
+
+def _facts(ring: KeyRing, entry: RingKey, current: str | None) -> dict[str, Any]:
+    """Return a key's public facts and its state now."""
+    state = "current" if entry.id == current else entry.state(ring.now)
+    return {**entry.to_dict(), "state": state}
+
+
+def _current(ring: KeyRing) -> str | None:
+    """Return the id of the key that marks now, if one does."""
+    try:
+        return ring.record.current(ring.now).id
+    except KeyRingError:
+        return None
+
+
+def _day(date: str) -> str:
+    from dllmark.relation.ring_record import parse_date, shown
+
+    return shown(parse_date(date))
