@@ -242,6 +242,15 @@ def test_end_last_goes_by_the_token_that_the_noise_draws():
     torch.testing.assert_close(score[1], logits[0, 1].log_softmax(-1)[3])
 
 
+def test_tokens_that_are_almost_sure_are_told_apart():
+    """Beside a logit of 30, float32 has no room for the logarithm of a sum that is 1 + 8e-7."""
+    logits = torch.tensor([[[30.0, 16.0, 0.0], [30.0, 8.0, 0.0], [30.0, 17.0, 0.0]]])
+    exact = logits.double().softmax(-1).amax(-1)
+    score = confidence(Llada(temperature=0), logits, logits, None, (), torch.Generator())
+    assert score.argsort(descending=True).tolist() == exact.argsort(descending=True).tolist()
+    torch.testing.assert_close(score.double(), exact.log(), atol=6e-8, rtol=0)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
 def test_suppress_end_never_writes_an_end(small_tokenizer, temperature):
     model = scripted_model(small_tokenizer, [{END: 0.9}] * 32)

@@ -110,18 +110,19 @@ def certainty(
 ) -> Tensor:
     """Return how certain the model is of each position.
 
-    Dream measures it after temperature, top_p and top_k; LLaDA before, and here as a logarithm,
-    which tells apart what is almost sure.
+    Dream measures it after temperature, top_p and top_k; LLaDA before, and here as a logarithm:
+    that of the softmax in one operation, since the logit less `logsumexp` would round away what
+    tells almost sure tokens apart.
     """
     warped = warp_logits(sampler, logits)
-    measured = warped if isinstance(sampler, Dream) else logits
+    if order == "low_confidence":
+        p = logits.log_softmax(-1)
+    else:
+        p = warped.softmax(-1)
     if order == "entropy":
-        p = measured.softmax(-1)
         return torch.xlogy(p, p).sum(-1)
-    total = measured.logsumexp(-1, keepdim=True)
     if order == "topk_margin":
-        best_two = (measured.topk(2).values - total).exp()
-        return best_two[..., 0] - best_two[..., 1]
+        best, second = p.topk(2).values.unbind(-1)
+        return best - second
     candidates = draw(warped if biased is logits else warp_logits(sampler, biased), noise)
-    log_p = (measured.gather(-1, candidates[..., None]) - total)[..., 0]
-    return log_p.exp() if order == "maskgit_plus" else log_p
+    return p.gather(-1, candidates[..., None])[..., 0]
