@@ -118,22 +118,24 @@ def without_settings(record):
     return {name: value for name, value in record.items() if name != "settings"}
 
 
-SAMPLERS = {
-    "llada": Llada(16, 16, 1.0, 0.9),
-    "dream": Dream(16, "entropy", 1.0, 0.9),
-    "parallel": Parallel(block_length=16, temperature=1.0, top_p=0.9),
+SAMPLERS = {  # what each has beside what all have
+    "llada": (["--steps", "16", "--block", "16"], Llada(16, 16, 1.0, 0.9)),
+    "guided": (["--steps", "16", "--cfg-scale", "0.5"], Llada(16, 32, 1.0, 0.9, cfg_scale=0.5)),
+    "dream": (["--steps", "16", "--top-k", "20"], Dream(16, "entropy", 1.0, 0.9, top_k=20)),
+    "parallel": (["--block", "16"], Parallel(block_length=16, temperature=1.0, top_p=0.9)),
 }
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["answered", "continued"])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_it_writes_what_the_library_writes_and_that_is_detected(run, own_key, llada, name, plain):
-    options = ["--sampler", name, "--tokens", "32", "--steps", "16", "--block", "16"]
+    own, sampler = SAMPLERS[name]
+    options = ["--sampler", "llada" if name == "guided" else name, "--tokens", "32", *own]
     options += ["--seed", "7", "--top-p", "0.9", *(["--plain"] if plain else [])]
     written = run("generate", "A", "B C", "--key", own_key, *LOUD, *options, "--json")
     model = load_model(str(llada))
     mark = Watermark(WatermarkKey.load(own_key), "predictive-bidirectional", 8.0)
-    texts = generate(model, ["A", "B C"], mark, SAMPLERS[name], tokens=32, chat=not plain, seed=7)
+    texts = generate(model, ["A", "B C"], mark, sampler, tokens=32, chat=not plain, seed=7)
     assert [without_settings(record) for record in written.records] == [
         text.to_dict() for text in texts
     ]
@@ -225,7 +227,25 @@ UNLOADED = {  # arguments that are refused before a model is loaded
     "cache": (["A", "--key", "k", "--cache", "all"], "no cache 'all': choose one of none, prefix"),
     "no cache": (
         ["A", "--key", "k", "--sampler", "dream", "--cache", "prefix"],
-        "use it with llada or parallel",
+        "the dream sampler has no --cache: use it with llada or parallel",
+    ),
+    "no steps": (
+        ["A", "--key", "k", "--sampler", "parallel", "--steps", "9"],
+        "the parallel sampler has no --steps: use it with llada or dream",
+    ),
+    "no top-k": (["A", "--key", "k", "--top-k", "9"], "the llada sampler has no --top-k: use it"),
+    "top-k": (
+        ["A", "--key", "k", "--sampler", "dream", "--top-k", "-1"],
+        "top_k is at least 1; got -1",
+    ),
+    "no guidance": (
+        ["A", "--key", "k", "--sampler", "dream", "--cfg-scale", "2"],
+        "the dream sampler has no --cfg-scale: use it with llada",
+    ),
+    "guidance": (["A", "--key", "k", "--cfg-scale", "-1"], "cfg_scale is from 0 to 100; got -1.0"),
+    "guidance and cache": (
+        ["A", "--key", "k", "--cfg-scale", "1", "--cache", "prefix"],
+        "cfg_scale needs a pass without the prompt",
     ),
     "seed": (["A", "--key", "k", "--seed", "-1"], "seed is at least 0; got -1"),
     "empty prompt": (["A", " ", "--key", "k"], "prompt 2 is empty: give at least one word"),

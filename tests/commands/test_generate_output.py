@@ -132,24 +132,27 @@ def test_every_prompt_is_answered_in_order(text_run, whole):
     [
         ({}, Llada(4, 8, 1.0)),
         ({"order": "left_to_right"}, Llada(4, 8, 1.0, order="left_to_right")),
-        ({"top_p": 0.5, "cache": "prefix"}, Llada(4, 8, 1.0, 0.5, cache="prefix")),
-        ({"suppress_end": True}, Llada(4, 8, 1.0, suppress_end=True)),
+        ({"top-p": 0.5, "cache": "prefix"}, Llada(4, 8, 1.0, 0.5, cache="prefix")),
+        ({"suppress-end": True}, Llada(4, 8, 1.0, suppress_end=True)),
         ({"name": "dream"}, Dream(4, "entropy", 1.0)),
+        ({"name": "dream", "top-k": 7}, Dream(4, "entropy", 1.0, top_k=7)),
+        ({"name": "dream", "top-k": 0}, Dream(4, "entropy", 1.0, top_k=None)),
+        ({"cfg-scale": 1.5}, Llada(4, 8, 1.0, cfg_scale=1.5)),
         ({"name": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),
-        ({"name": "dream", "suppress_end": True}, Dream(4, "entropy", 1.0, suppress_end=True)),
+        ({"name": "dream", "suppress-end": True}, Dream(4, "entropy", 1.0, suppress_end=True)),
         ({"name": "parallel"}, Parallel(block_length=8, temperature=1.0)),
         (
-            {"name": "parallel", "suppress_end": True, "cache": "block"},
+            {"name": "parallel", "suppress-end": True, "cache": "block"},
             Parallel(block_length=8, temperature=1.0, suppress_end=True, cache="block"),
         ),
     ],
 )
 def test_a_sampler_has_the_settings_given_and_its_own_defaults(settings, sampler):
-    given = {
-        "name": "llada", "steps": 4, "block": 8, "temperature": 1.0, "top_p": 1.0, "order": None,
-        "cache": "none", "suppress_end": False, **settings,
-    }  # fmt: skip
-    assert make_sampler(**given) == sampler
+    options = {"name": "llada", "temperature": 1.0, "order": None, **settings}
+    name = options.pop("name")
+    options |= {} if name == "parallel" else {"steps": 4}
+    options |= {} if name == "dream" else {"block": 8}
+    assert make_sampler(name, options) == sampler
 
 
 def test_a_first_batch_is_what_the_library_writes(text_run, model):

@@ -23,7 +23,11 @@ def naive_dream(model, x, attended, start, sampler):
     masked[:, :start] = False
     times = torch.linspace(1, sampler.eps, sampler.steps + 1)
     for step in range(sampler.steps):
-        probabilities = forbid(model, model.transformer(x, attended)).softmax(-1)
+        logits = forbid(model, model.transformer(x, attended))
+        if sampler.top_k:
+            ranks = logits.argsort(-1, descending=True).argsort(-1)
+            logits = torch.where(ranks < sampler.top_k, logits, -torch.inf)
+        probabilities = logits.softmax(-1)
         masks = masked.sum() / len(x)
         last = step == sampler.steps - 1
         count = int(masks) if last else int(masks * (1 - times[step + 1] / times[step]))
@@ -48,6 +52,20 @@ def test_it_writes_what_the_official_sampler_writes(model, order, steps):
     sampler = Dream(steps=steps, order=order, temperature=0)
     expected = naive_dream(model, *padded(model, PROMPTS, 32), sampler)
     assert torch.equal(written(model, sampler), expected)
+
+
+@pytest.mark.parametrize("top_k", [2, 8])
+def test_certainty_is_measured_among_the_tokens_kept_as_officially(model, top_k):
+    sampler = Dream(steps=32, order="entropy", temperature=0, top_k=top_k)
+    expected = naive_dream(model, *padded(model, PROMPTS, 32), sampler)
+    assert torch.equal(written(model, sampler), expected)
+    assert not torch.equal(written(model, Dream(32, "entropy", 0, top_k=None)), expected)
+
+
+def test_it_draws_from_the_50_likeliest_as_diffusion_generate_does_by_default():
+    logits = torch.linspace(0, 1, 60)
+    assert warp_logits(Dream(), logits).isfinite().nonzero()[:, 0].tolist() == list(range(10, 60))
+    assert warp_logits(Dream(top_k=None), logits).isfinite().all()
 
 
 def test_orders_differ(small_tokenizer):

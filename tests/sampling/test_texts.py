@@ -103,12 +103,18 @@ def test_a_watermark_is_called_for_the_chosen_positions_only(small_key, small_to
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        *(Llada(steps=16, temperature=temperature) for temperature in (0.0, 0.8, 1.5)),
+        *(Dream(steps=16, temperature=1.5, top_k=top_k) for top_k in (None, 5)),
+    ],
+    ids=["at 0", "at 0.8", "at 1.5", "dream", "dream with top_k"],
+)
 def test_leaving_out_what_cannot_be_drawn_changes_no_text(
-    model, small_key, monkeypatch, strategy, temperature
+    model, small_key, monkeypatch, strategy, sampler
 ):
     watermark = Watermark(small_key, strategy, 2.0, tokenizer=model.tokenizer)
-    sampler = Llada(steps=16, temperature=temperature)
     restricted = generate(model, PROMPTS, watermark, sampler, tokens=32)
     left_out = []
 

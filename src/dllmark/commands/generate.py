@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from dllmark.files import (
 from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, check_delta, find_strategy
 from dllmark.sampling.settings import (
     BLOCK_LENGTH,
+    DREAM_TOP_K,
     STEPS,
     TEMPERATURE,
     TOKENS,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from dllmark.models.loading import Model
     from dllmark.relation.key import WatermarkKey
     from dllmark.sampling.texts import Generation
+
+SAMPLERS: dict[str, type[Sampler]] = {"llada": Llada, "dream": Dream, "parallel": Parallel}
 
 BATCH = 8
 """Texts written together."""
@@ -69,14 +72,31 @@ def generate(
         float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
     ] = None,
     tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = TOKENS,
-    steps: Annotated[int, typer.Option(help="Denoising steps for a text (llada, dream).")] = STEPS,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Denoising steps for a text (llada, dream).", show_default=str(STEPS)),
+    ] = None,
     block: Annotated[
-        int, typer.Option(help="The length of a block (llada, parallel).")
-    ] = BLOCK_LENGTH,
+        int | None,
+        typer.Option(
+            help="The length of a block (llada, parallel).", show_default=str(BLOCK_LENGTH)
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
     top_p: Annotated[
         float, typer.Option(help="Draw from the likeliest tokens, which reach this together.")
     ] = 1.0,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            help="Draw from so many of the likeliest tokens, 0 from all (dream).",
+            show_default=str(DREAM_TOP_K),
+        ),
+    ] = None,
+    cfg_scale: Annotated[
+        float | None,
+        typer.Option(help="Strengthen the prompt by a second pass without it (llada)."),
+    ] = None,
     sampler: Annotated[
         Literal["llada", "dream", "parallel"], typer.Option(help="How masks are filled.")
     ] = "llada",
@@ -89,12 +109,12 @@ def generate(
         ),
     ] = None,
     cache: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Faster and approximate: compute what stands before a block (prefix), or all "
             "outside it (block), only once for the block (llada, parallel)."
         ),
-    ] = "none",
+    ] = None,
     suppress_end: Annotated[
         bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
     ] = False,
@@ -126,10 +146,11 @@ def generate(
     run = TextRun(
         model_source(model, loaded),
         None if no_watermark or loaded is None else MarkSettings.of(loaded, strategy, delta),
-        make_sampler(
-            sampler, steps=steps, block=block, temperature=temperature, top_p=top_p, order=order,
-            cache=cache, suppress_end=suppress_end,
-        ),
+        make_sampler(sampler, {
+            "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
+            "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
+            "suppress-end": suppress_end,
+        }),
         tokens=tokens, chat=not plain, seed=seed, watch=watch,
     )  # fmt: skip
     if output is None:
@@ -181,33 +202,27 @@ def model_source(model: str | None, key: WatermarkKey | None) -> str:
     return source_of_model(model or (key.tokenizer.name if key else "embedded"))
 
 
-def make_sampler(
-    name: Literal["llada", "dream", "parallel"],
-    *,
-    steps: int,
-    block: int,
-    temperature: float,
-    top_p: float,
-    order: str | None,
-    cache: str,
-    suppress_end: bool,
-) -> Sampler:
-    """Return a sampler with the settings that it has; one that it lacks is refused."""
-    settings: dict[str, Any] = {
-        "temperature": temperature, "top_p": top_p, "suppress_end": suppress_end,
-    }  # fmt: skip
-    if name == "dream":
-        if cache != "none":
-            raise InputError("--cache works block by block: use it with llada or parallel")
-        settings |= {"steps": steps, "order": order or Dream.order}
-        return Dream(**settings)
-    settings |= {"block_length": block, "cache": cache}
-    if name == "llada":
-        settings |= {"steps": steps, "order": order or Llada.order}
-        return Llada(**settings)
-    if order:
-        raise InputError("the parallel sampler has no --order: what is certain comes first")
-    return Parallel(**settings)
+def make_sampler(name: str, options: dict[str, Any]) -> Sampler:
+    """Return a sampler with the options that are not None; one that it lacks is refused.
+
+    >>> make_sampler("llada", {"steps": 4, "cfg-scale": 1.5, "order": None}).steps
+    4
+    """
+    kind = SAMPLERS[name]
+    known = {entry.name for entry in fields(kind)}
+    settings: dict[str, Any] = {}
+    for option, value in options.items():
+        field = "block_length" if option == "block" else option.replace("-", "_")
+        if value is not None and field not in known:
+            others = [other for other in SAMPLERS if hasattr(SAMPLERS[other], field)]
+            raise InputError(
+                f"the {name} sampler has no --{option}: use it with {' or '.join(others)}"
+            )
+        if value is not None:
+            settings[field] = value
+    if settings.get("top_k") == 0:
+        settings["top_k"] = None
+    return kind(**settings)
 
 
 @dataclass(frozen=True)

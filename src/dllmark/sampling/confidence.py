@@ -53,19 +53,24 @@ def reachable_tokens(
 ) -> Tensor | None:
     """Return [..., V]: what `draw` may return once the logits have gained up to `gain` [...].
 
-    None where it could be any: what top_p and top_k leave depends on all logits.
+    None where it could be any: what top_p leaves depends on all logits. Of top_k it is known that a
+    token which stays below the k-th best of now stays below the k-th best.
 
     >>> greedy, logits = Llada(temperature=0), torch.tensor([1.0, 3.5, 4.0])
     >>> reachable_tokens(greedy, logits, None, torch.tensor(2.0)).tolist()
     [False, True, True]
     """
-    if sampler.top_p < 1 or (isinstance(sampler, Dream) and sampler.top_k is not None):
+    if sampler.top_p < 1:
         return None
-    score = warp_logits(sampler, logits)
-    score = score if noise is None else score - noise
-    gain = gain / sampler.temperature if sampler.temperature > 0 else gain
-    least = score.amax(-1, keepdim=True) - 1.001 * gain[..., None] - 1e-3
-    return ~(score < least)  # NaN is reachable
+    if isinstance(sampler, Dream) and sampler.top_k is not None:
+        score = logits
+        best = logits.topk(min(sampler.top_k, logits.shape[-1])).values[..., -1:]
+    else:
+        score = warp_logits(sampler, logits)
+        score = score if noise is None else score - noise
+        best = score.amax(-1, keepdim=True)
+        gain = gain / sampler.temperature if sampler.temperature > 0 else gain
+    return ~(score < best - 1.001 * gain[..., None] - 1e-3)  # NaN is reachable
 
 
 def confidence(
@@ -115,10 +120,7 @@ def certainty(
     tells almost sure tokens apart.
     """
     warped = warp_logits(sampler, logits)
-    if order == "low_confidence":
-        p = logits.log_softmax(-1)
-    else:
-        p = warped.softmax(-1)
+    p = logits.log_softmax(-1) if order == "low_confidence" else warped.softmax(-1)
     if order == "entropy":
         return torch.xlogy(p, p).sum(-1)
     if order == "topk_margin":

@@ -21,6 +21,9 @@ TEMPERATURE = 0.8
 """What is written where nothing else is said, behind every door. At temperature 0 a small model
 soon repeats itself."""
 
+DREAM_TOP_K = 50
+"""What `transformers` generates with by default, and Dream's code inherits from it."""
+
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 100.0
 """Below the first, float32 has no digits left for the noise beside the logits, and they overflow in
 the end; above the second every token is as likely as any other."""
@@ -78,7 +81,8 @@ class Dream:
 
     `order` "origin" reveals at random places, the others the most certain tokens first: by
     probability, by its margin over the second best, or by entropy; `alg_temp` draws the places
-    instead of taking the best. `top_p` and `top_k` keep only the likeliest tokens.
+    instead of taking the best. `top_p` and `top_k` keep only the likeliest tokens: 50, as Dream's
+    own `diffusion_generate` does where it is not told otherwise; None keeps all.
 
     >>> Dream(steps=128, temperature=0.2, top_p=0.95).order
     'entropy'
@@ -88,7 +92,7 @@ class Dream:
     order: DreamOrder = "entropy"
     temperature: float = TEMPERATURE
     top_p: float = 1.0
-    top_k: int | None = None
+    top_k: int | None = DREAM_TOP_K
     alg_temp: float | None = None
     eps: float = 1e-3
     suppress_end: bool = False
