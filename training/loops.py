@@ -97,7 +97,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     judge = load_judge() if arguments.judge else None
     for folder in arguments.models:
-        loaded = replace(load_model(str(folder)), family=CHAT)
+        loaded = replace(load_model(str(folder)), family=CHAT, template=None)
         name = folder.name
         if arguments.few_bits:
             with in_few_bits(loaded.transformer):

@@ -40,6 +40,10 @@ def llada_config(**changes: Any) -> dict[str, Any]:
         "n_kv_heads": 4,
         "mlp_hidden_size": 48,
         "max_sequence_length": 64,
+        "block_type": "llama",
+        "activation_type": "silu",
+        "layer_norm_type": "rms",
+        "rope": True,
         "embedding_size": ROWS,
         "vocab_size": ROWS,
         "rope_theta": 500_000.0,
@@ -65,6 +69,7 @@ def dream_config(**changes: Any) -> dict[str, Any]:
         "intermediate_size": 48,
         "max_position_embeddings": 64,
         "vocab_size": ROWS,
+        "hidden_act": "silu",
         "rope_theta": 1_000_000.0,
         "rope_scaling": None,
         "rms_norm_eps": 1e-6,
@@ -79,7 +84,7 @@ def dream_config(**changes: Any) -> dict[str, Any]:
 def llada_weights(config: dict[str, Any]) -> dict[str, Tensor]:
     """Return random weights under LLaDA's names."""
     width, mlp, rows = config["d_model"], config["mlp_hidden_size"], config["embedding_size"]
-    keys = width // config["n_heads"] * config["n_kv_heads"]
+    keys = width // config["n_heads"] * (config["n_kv_heads"] or config["n_heads"])
     shapes = {"wte": (rows, width), "ln_f": (width,)}
     if not config["weight_tying"]:
         shapes["ff_out"] = (rows, width)
@@ -101,7 +106,8 @@ def llada_weights(config: dict[str, Any]) -> dict[str, Tensor]:
 def dream_weights(config: dict[str, Any]) -> dict[str, Tensor]:
     """Return random weights under Dream's names, which are Qwen2's."""
     width, mlp, rows = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    keys = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    heads = config["num_attention_heads"]
+    keys = width // heads * (config["num_key_value_heads"] or heads)
     shapes = {"model.embed_tokens.weight": (rows, width), "model.norm.weight": (width,)}
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (rows, width)

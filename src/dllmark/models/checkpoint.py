@@ -53,6 +53,9 @@ def read_transformer(
     ours = {theirs: ours for ours, theirs in family.parameter_names(config).items()}
     expected = {name: tuple(transformer.get_parameter(ours[name]).shape) for name in ours}
     shapes = {path: _shapes(path) for path in _weight_files(folder)}
+    if config.tied_head:  # the embedding is the head, also where one is stored
+        for part in shapes.values():
+            part.pop(family.names["head.weight"], None)
     given = {name: shape for part in shapes.values() for name, shape in part.items()}
     _check_tensors(folder, family, given, expected)
     for path, names in shapes.items():

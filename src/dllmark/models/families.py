@@ -16,8 +16,11 @@ class Family:
 
     `sizes` maps our `Config` fields to the names in config.json, `fixed` gives those that the
     family does not write there. `names` maps our parameters to the checkpoint's, with {i} for the
-    number of a block. The chat template is three strings; "{role}" and "{content}" are filled in.
-    Some templates have no role for a system's message.
+    number of a block. `arithmetic` has the fields of config.json that change what is computed, each
+    with the only value supported and the one that the published code takes where it is absent.
+
+    The chat template, for a checkpoint without one, is three strings; "{role}" and "{content}" are
+    filled in. Some templates have no role for a system's message; LLaDA's trims every message.
     """
 
     name: str
@@ -25,12 +28,14 @@ class Family:
     sizes: dict[str, str]
     fixed: dict[str, Any]
     names: dict[str, str]
+    arithmetic: dict[str, tuple[Any, Any]]
     mask: str
     ends: tuple[str, ...]
     chat_start: str
     chat_message: str
     chat_reply: str
     chat_system: bool = True
+    chat_trim: bool = False
 
     def config(self, record: dict[str, Any]) -> Config:
         """Build the numbers of a model from its config.json."""
@@ -55,7 +60,8 @@ class Family:
             messages = _two_sides(messages)
         replaced = messages[0][0] == "system" and "system" in self.chat_start
         text = "" if replaced else self.chat_start
-        for role, content in messages:
+        for role, given in messages:
+            content = given.strip() if self.chat_trim else given
             text += self.chat_message.replace("{role}", role).replace("{content}", content)
         return text + self.chat_reply
 
@@ -107,17 +113,36 @@ _LLADA_SIZES = {
     "tied_head": "weight_tying",
 }
 
+_LLADA_ARITHMETIC = {
+    "block_type": ("llama", "sequential"),
+    "activation_type": ("silu", "swiglu"),
+    "layer_norm_type": ("rms", "default"),
+    "layer_norm_with_affine": (True, True),
+    "bias_for_layer_norm": (False, False),
+    "attention_layer_norm": (False, False),
+    "input_emb_norm": (False, False),
+    "include_bias": (False, False),
+    "include_qkv_bias": (False, False),
+    "multi_query_attention": (False, False),
+    "block_group_size": (1, 1),
+    "rope": (True, False),
+    "alibi": (False, False),
+    "scale_logits": (False, False),
+}
+
 LLADA = Family(
     name="LLaDA",
     model_type="llada",
     sizes=_LLADA_SIZES,
-    fixed={"rope_theta": 500_000.0, "norm_eps": 1e-5},
+    fixed={"rope_theta": 10_000.0, "norm_eps": 1e-5, "tied_head": True},
     names=_LLADA_NAMES,
+    arithmetic=_LLADA_ARITHMETIC,
     mask="<|mdm_mask|>",
     ends=("<|endoftext|>", "<|eot_id|>"),
     chat_start="<|startoftext|>",
     chat_message="<|start_header_id|>{role}<|end_header_id|>\n\n{content}<|eot_id|>",
     chat_reply="<|start_header_id|>assistant<|end_header_id|>\n\n",
+    chat_trim=True,
 )
 
 DREAM = Family(
@@ -135,7 +160,8 @@ DREAM = Family(
         "norm_eps": "rms_norm_eps",
         "tied_head": "tie_word_embeddings",
     },
-    fixed={"rope_theta": 1_000_000.0, "norm_eps": 1e-6, "qkv_bias": True, "shifted": True},
+    fixed={"rope_theta": 10_000.0, "norm_eps": 1e-6, "qkv_bias": True, "shifted": True},
+    arithmetic={"hidden_act": ("silu", "silu"), "use_sliding_window": (False, False)},
     names={
         "embedding.weight": "model.embed_tokens.weight",
         "blocks.{i}.attention_norm.weight": "model.layers.{i}.input_layernorm.weight",
@@ -166,6 +192,7 @@ EMBEDDED = Family(
     sizes=_LLADA_SIZES,
     fixed={},
     names=_LLADA_NAMES,
+    arithmetic={},
     mask="<|mask|>",
     ends=("<|endoftext|>", "<|user|>"),
     chat_start="",

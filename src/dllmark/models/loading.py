@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dllmark.errors import ModelError
+from dllmark.models import chat_template
+from dllmark.models.chat_template import ChatTemplate, read_chat_template
 from dllmark.models.checkpoint import INDEX, read_json, read_transformer
+from dllmark.models.config_json import read_config
 from dllmark.models.families import FAMILIES, Family
 from dllmark.models.transformer import Config, Transformer
 from dllmark.relation import qwen_tokenizer
@@ -21,18 +25,22 @@ EMBEDDED = Path(__file__).parent / "embedded"
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-HUB_FILES = ["config.json", TOKENIZER_FILE, *qwen_tokenizer.FILES, "model*.safetensors", INDEX]
-"""All that is ever downloaded of a repository: nothing that could be executed."""
+HUB_FILES = [
+    "config.json", TOKENIZER_FILE, *qwen_tokenizer.FILES, chat_template.FILE,
+    "model*.safetensors", INDEX,
+]  # fmt: skip
+"""All that is ever downloaded of a repository: data, and a template that a sandbox fills in."""
 
 
 @dataclass(frozen=True)
 class Model:
     """A diffusion model ready to generate, with its tokenizer and the ids the sampler needs.
 
-    `end_ids` are the tokens that end a text or a turn, the family's end of text first.
+    `end_ids` are the tokens that end a text or a turn, the family's end of text first. Without a
+    chat template of its own, a checkpoint has its family's.
 
     >>> model = load_model("embedded")  # doctest: +SKIP
-    >>> prompt = model.tokenizer.encode(model.family.chat("Hello!"))  # doctest: +SKIP
+    >>> prompt = model.tokenizer.encode(model.chat("Hello!"))  # doctest: +SKIP
     >>> logits = model.transformer(torch.as_tensor(prompt)[None])  # doctest: +SKIP
     """
 
@@ -43,6 +51,15 @@ class Model:
     mask_id: int
     end_ids: tuple[int, ...]
     pad_id: int
+    template: ChatTemplate | None = field(default=None, repr=False)
+
+    def chat(self, question: str) -> str:
+        """Write a user's question the way the model was trained to answer it."""
+        return self.conversation([("user", question)])
+
+    def conversation(self, messages: Sequence[tuple[str, str]]) -> str:
+        """Write messages, each a role and a text, the way the model was trained to go on with."""
+        return (self.template or self.family).conversation(messages)
 
     @property
     def config(self) -> Config:
@@ -65,7 +82,7 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
     folder = _folder(source)
     record = read_json(folder / "config.json")
     family = _family(folder, record)
-    config = _config(folder, family, record)
+    config = read_config(folder / "config.json", family, record)
     name = str(folder.resolve()) if folder == Path(source) else source
     tokenizer = Tokenizer(read_folder(folder), name)
     if tokenizer.vocab_size > config.vocab_size:
@@ -80,6 +97,7 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
         mask_id=_mask_id(folder, family, tokenizer, record, config),
         end_ids=ends,
         pad_id=_pad_id(record, config, ends[0]),
+        template=read_chat_template(folder),
         tokenizer=tokenizer,
         transformer=read_transformer(folder, family, config, target, number),
     )
@@ -144,23 +162,6 @@ def _family(folder: Path, record: dict[str, Any]) -> Family:
             f"the models known are {', '.join(FAMILIES)}"
         )
     return FAMILIES[model_type]
-
-
-def _config(folder: Path, family: Family, record: dict[str, Any]) -> Config:
-    """Return the numbers of a model; LLaDA's embedding has `vocab_size` rows unless it says."""
-    if "vocab_size" in record:
-        record = {"embedding_size": record["vocab_size"], **record}
-    for size in (family.sizes[entry.name] for entry in fields(Config) if entry.default is MISSING):
-        value = record.get(size)
-        if not isinstance(value, int) or value < 1:
-            raise ModelError(
-                f"{folder / 'config.json'} gives no {size}, or not a whole number: "
-                f"a {family.name} model needs it"
-            )
-    for name in family.sizes.values():
-        if name in record and not isinstance(record[name], int | float):
-            raise ModelError(f"{folder / 'config.json'} gives a {name} that is not a number")
-    return family.config(record)
 
 
 def _mask_id(

@@ -125,7 +125,7 @@ def check_prompts(model: Model, prompts: Sequence[str], tokens: int, chat: bool)
     """Return the ids of each prompt, or raise `DllmarkError` for one that cannot be used."""
     if isinstance(prompts, str):
         raise DllmarkError("prompts is a list of texts: put a single one in [ ]")
-    templated = [model.family.chat(prompt) if chat else prompt for prompt in prompts]
+    templated = [model.chat(prompt) if chat else prompt for prompt in prompts]
     encoded = model.tokenizer.encode_many(templated)
     longest = model.config.max_length
     for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), 1):

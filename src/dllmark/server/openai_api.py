@@ -62,7 +62,7 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation, marked with the server's first key."""
     service: Service = request.app.state.service
     assert service.model is not None
-    prompt = service.model.family.conversation([message.turn for message in body.messages])
+    prompt = service.model.conversation([message.turn for message in body.messages])
     tokens = body.max_completion_tokens or body.max_tokens or TOKENS
     return await _answer(request, body, [prompt], tokens, chat=True)
 
