@@ -88,7 +88,7 @@ def one_core(texts: list[str], key: WatermarkKey, folder: Path) -> dict[str, Any
     shard = Shard(0, (Piece(str(path)),))
 
     slow = Scorer([key], 1e-6)
-    [(slow_encoder, *_)], [(fast_encoder, *_)] = slow._groups, scorer._groups
+    [slow_encoder], [fast_encoder] = slow._encoders.values(), scorer._encoders.values()
     slow_encoder.__dict__["fast"] = None
 
     def whole(scorer: Scorer) -> None:

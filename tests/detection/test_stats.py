@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dllmark.detection.stats import binomial_tail, share_interval, threshold, z_score
+from dllmark.detection.stats import (
+    binomial_tail,
+    family_wise,
+    one_of_family,
+    share_interval,
+    threshold,
+    z_score,
+)
 from dllmark.errors import InputError
 
 
@@ -28,6 +35,19 @@ def test_the_p_value_is_the_exact_binomial_tail(data, pairs, gamma):
     assert float(binomial_tail(green, pairs, gamma)) == pytest.approx(
         float(exact_tail(green, pairs, gamma)), rel=1e-12
     )
+
+
+@given(st.floats(0, 1), st.integers(1, 2**20))
+def test_the_correction_for_many_keys_is_exact_where_p_is_tiny_too(p_value, tried):
+    exact = 1 - (1 - Fraction(p_value)) ** min(tried, 50)
+    assert float(family_wise(p_value, min(tried, 50))) == pytest.approx(float(exact), rel=1e-12)
+    assert p_value <= float(family_wise(p_value, tried)) * (1 + 1e-12) <= 1 + 1e-12
+    assert float(family_wise(1e-12, 2**20)) == pytest.approx(2**20 * 1e-12, rel=1e-6)
+
+
+@given(st.floats(1e-12, 0.9), st.integers(1, 2**20))
+def test_the_rate_of_one_test_gives_the_rate_of_all(rate, tried):
+    assert float(family_wise(one_of_family(rate, tried), tried)) == pytest.approx(rate, rel=1e-9)
 
 
 @pytest.mark.parametrize(("gamma", "green"), [(0.5, 997), (0.5, 900), (0.25, 850), (0.75, 999)])

@@ -1,5 +1,7 @@
 """The keyed hash is SipHash-2-4, the same bits in numpy and torch, and its colours look random."""
 
+import traceback
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from scipy import stats
 from siphash24 import siphash24
 
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
-from dllmark.relation.prf import below_threshold, pair_message, siphash
+from dllmark.relation.prf import Secrets, below_threshold, pair_message, siphash, siphash_each
 
 # SipHash-2-4 of the messages 00, 00 01, 00 01 02, … under the key 00 01 … 0f, as published with
 # the algorithm (Aumasson and Bernstein, reference implementation, vectors_sip64).
@@ -53,6 +55,31 @@ def test_torch_gives_the_same_bits_as_numpy(secret, messages):
     tensor = torch.from_numpy(array.view(np.int64).copy())
     hashed = siphash(make_key(secret), tensor).numpy().view(np.uint64)
     assert hashed.tolist() == siphash(make_key(secret), array).tolist()
+
+
+@given(
+    secrets=st.lists(st.binary(min_size=16, max_size=16), min_size=1, max_size=5),
+    messages=st.lists(words, min_size=1, max_size=5),
+)
+def test_the_hash_under_many_keys_at_once_is_that_under_each(secrets, messages):
+    keys = [make_key(secret) for secret in secrets]
+    array = np.array(messages, dtype=np.uint64)
+    each = [[int.from_bytes(siphash24(m.to_bytes(8, "little"), key=secret).digest(), "little")
+             for m in messages] for secret in secrets]  # fmt: skip
+    assert siphash_each(Secrets.of(keys), array).tolist() == each
+    tensor = torch.from_numpy(array.view(np.int64).copy())
+    on_torch = Secrets.of(keys).placed(lambda words: torch.from_numpy(words))
+    assert siphash_each(on_torch, tensor).numpy().view(np.uint64).tolist() == each
+
+
+def test_many_secrets_do_not_print():
+    secrets = Secrets.of([make_key(bytes(range(16)))] * 3)
+    assert repr(secrets) == str(secrets) == "<3 secrets>"
+    with pytest.raises(TypeError) as caught:
+        siphash_each(secrets, np.array([0.5]))
+    shown = "".join(traceback.TracebackException.from_exception(
+        caught.value, capture_locals=True).format())  # fmt: skip
+    assert "506097522914230528" not in shown  # the first word, 07 06 … 00
 
 
 @given(left=tokens, right=tokens)

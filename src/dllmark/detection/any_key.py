@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dllmark.detection.detector import (
     Detection,
@@ -16,13 +19,39 @@ from dllmark.detection.detector import (
     TokenMark,
     batches,
     check_several,
+    count_pairs,
+    joined,
     scored_text,
-    verdict_for,
+    text_ids,
+    verdicts,
 )
+from dllmark.detection.stats import binomial_tail, family_wise, one_of_family, z_score
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.source import Source
-from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
+from dllmark.relation.tokenizer import Ids, Tokenizer, load_tokenizer
+
+Encoded = Mapping[str, tuple[Ids, NDArray[np.int64]]]
+"""Texts by the fingerprint of each tokenizer: ids one text behind the other, and their numbers."""
+
+MOST_SCORES = 1 << 18
+"""Texts times keys scored at a time, so that memory stays small."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What some texts show, arrays with a value a text: by the key that fits best.
+
+    `p_value` is corrected for every key that was tried; `key` is its number.
+    """
+
+    verdict: NDArray[np.object_]
+    z: NDArray[np.float64]
+    p_value: NDArray[np.float64]
+    pairs: NDArray[np.int64]
+    green: NDArray[np.int64]
+    key: NDArray[np.int64]
+    key_id: NDArray[np.object_]
 
 
 class AnyKeyDetector:
@@ -36,11 +65,21 @@ class AnyKeyDetector:
         if not detectors:
             raise InputError("give at least one key")
         self._detectors = list({detector.identity: detector for detector in detectors}.values())
-        self._tokenizers = {one.tokenizer.fingerprint: one.tokenizer for one in self._detectors}
+        self.tokenizers = {one.tokenizer.fingerprint: one.tokenizer for one in self._detectors}
+        self._groups: dict[tuple[str, Scoring, float], list[int]] = {}
+        for number, one in enumerate(self._detectors):
+            alike = one.tokenizer.fingerprint, one.scoring, one.identity.gamma
+            self._groups.setdefault(alike, []).append(number)
+        self._fpr = np.array([one.fpr for one in self._detectors])
+        self._key_ids = np.array([one.identity.key_id for one in self._detectors], dtype=np.object_)
 
     def detect(self, text: TextOrIds, prompt: TextOrIds | None = None) -> Detection:
         """Score one text, or the token ids of one; the prompt is not scored."""
-        return _best([detector.detect(text, prompt) for detector in self._detectors])
+        encoded = {
+            name: joined([text_ids(tokenizer, text, prompt)])
+            for name, tokenizer in self.tokenizers.items()
+        }
+        return self._detections(self.score(encoded))[0]
 
     def detect_many(self, texts: Iterable[str]) -> Iterator[Detection]:
         """Score a stream of texts in order, in memory that does not grow with it.
@@ -52,11 +91,48 @@ class AnyKeyDetector:
 
     def _detect_batches(self, texts: Iterable[str]) -> Iterator[Detection]:
         for batch in batches(map(scored_text, texts)):
-            ids = {
-                name: tokenizer.encode_many(batch) for name, tokenizer in self._tokenizers.items()
+            encoded = {
+                name: joined(tokenizer.encode_many(batch))
+                for name, tokenizer in self.tokenizers.items()
             }
-            by_key = [one.detect_many(ids[one.tokenizer.fingerprint]) for one in self._detectors]
-            yield from map(_best, zip(*by_key, strict=True))
+            yield from self._detections(self.score(encoded))
+
+    def score(self, encoded: Encoded) -> Scores:
+        """Score texts that are encoded by each of the tokenizers.
+
+        >>> detector = AnyKeyDetector([Detector(key), Detector(other_key)])
+        >>> ids = {name: (np.arange(100, 109), np.array([4, 5])) for name in detector.tokenizers}
+        >>> detector.score(ids).pairs
+        array([3, 4])
+        """
+        some = max(1, MOST_SCORES // len(self._detectors))
+        parts = [self._score(part) for part in _parts(encoded, some)]
+        columns = ([getattr(part, field.name) for part in parts] for field in fields(Scores))
+        return Scores(*map(np.concatenate, columns))
+
+    def _score(self, encoded: Encoded) -> Scores:
+        tried = len(self._detectors)
+        shape = tried, _count(encoded)
+        green, pairs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        p_values, z, least = np.empty(shape), np.empty(shape), np.empty(shape)
+        for (name, scoring, gamma), which in self._groups.items():
+            lists = [self._detectors[one].green for one in which]
+            found, scored = count_pairs(lists, self.tokenizers[name], *encoded[name], scoring)
+            green[which], pairs[which] = found, scored
+            p_values[which] = binomial_tail(found, scored, gamma)
+            z[which], least[which] = z_score(found, scored, gamma), gamma**scored
+        best = np.argmin(p_values, axis=0), np.arange(shape[1])
+        p_value = family_wise(p_values[best], tried)
+        verdict = verdicts(p_value, family_wise(least.min(axis=0), tried), self._fpr[best[0]])
+        return Scores(
+            verdict, z[best], p_value, pairs[best], green[best], best[0], self._key_ids[best[0]]
+        )
+
+    def _detections(self, scores: Scores) -> list[Detection]:
+        columns = scores.verdict, scores.z, scores.p_value, scores.pairs, scores.green, scores.key
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        tried = len(self._detectors)
+        return [self._detectors[key].conclude(*row, tried) for *row, key in rows]
 
     def explain(self, text: str, detection: Detection) -> list[TokenMark]:
         """Return every token of a text with its colour under the key a detection names."""
@@ -67,9 +143,7 @@ class AnyKeyDetector:
 
         Their p-values are corrected for the number of keys too.
         """
-        tried = len(self._detectors)
-        spans = self._named_by(detection).spans(text, fpr=detection.fpr / tried)
-        return [replace(span, p_value=span.p_value * tried) for span in spans]
+        return family_spans(self._named_by(detection), text, detection)
 
     def check_claim(self, claimed: dict[str, Any]) -> None:
         """Raise `MismatchError` where a text's stored identity is none of these keys'."""
@@ -120,7 +194,19 @@ def load_detector(
     Each key says where its tokenizer is; `moved` says where tokenizers are instead.
     """
     keys = [WatermarkKey.load(path) for path in paths]
-    tokenizers = key_tokenizers(keys, [load_tokenizer(source) for source in moved])
+    found = [load_tokenizer(source) for source in moved]
+    return key_detector(keys, found, fpr=fpr, scoring=scoring)
+
+
+def key_detector(
+    keys: Sequence[WatermarkKey],
+    moved: Sequence[Tokenizer] = (),
+    *,
+    fpr: float = 0.01,
+    scoring: Scoring = "unique",
+) -> AnyKeyDetector:
+    """Return the detector of some keys, whose tokenizers are in `moved` or where a key says."""
+    tokenizers = key_tokenizers(keys, moved)
     return AnyKeyDetector(
         [
             Detector(key, tokenizers[key.tokenizer.fingerprint], fpr=fpr, scoring=scoring)
@@ -153,11 +239,24 @@ def key_tokenizers(
     return tokenizers
 
 
-def _best(detections: Sequence[Detection]) -> Detection:
-    """Return the detection by the key that fits best, corrected for their number."""
-    best = min(detections, key=lambda detection: detection.p_value)
-    tried = len(detections)
-    p_value = min(1.0, best.p_value * tried)
-    least = tried * min(detection.gamma**detection.pairs for detection in detections)
-    verdict = verdict_for(p_value, least, best.fpr)
-    return replace(best, verdict=verdict, p_value=p_value, keys_tried=tried)
+def family_spans(detector: Detector, text: str, detection: Detection) -> list[Span]:
+    """Return the stretches with a key's mark, corrected for as many keys as a detection tried."""
+    tried = detection.keys_tried
+    spans = detector.spans(text, fpr=one_of_family(detection.fpr, tried))
+    return [replace(span, p_value=float(family_wise(span.p_value, tried))) for span in spans]
+
+
+def _count(encoded: Encoded) -> int:
+    """Return how many texts there are."""
+    return len(next(iter(encoded.values()))[1])
+
+
+def _parts(encoded: Encoded, some: int) -> Iterator[Encoded]:
+    """Cut texts into parts of some texts each; no texts are one part."""
+    for start in range(0, max(1, _count(encoded)), some):
+        part = {}
+        for name, (ids, lengths) in encoded.items():
+            first = int(lengths[:start].sum())
+            own = lengths[start : start + some]
+            part[name] = ids[first : first + int(own.sum())], own
+        yield part

@@ -13,12 +13,12 @@ from enum import Enum
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dllmark.detection.spans import best_segments
 from dllmark.detection.stats import binomial_tail, z_score
 from dllmark.errors import InputError
-from dllmark.relation.greenlist import GreenList, HashedGreenList
+from dllmark.relation.greenlist import GreenList, HashedGreenList, colours
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.source import Source, resolve
 from dllmark.relation.tokenizer import AnyTokenizer, Ids, Tokenizer
@@ -124,7 +124,7 @@ class Detector:
         self.identity: Identity = source.identity
         self.fpr = fpr
         self.scoring: Scoring = scoring
-        self._green = source
+        self.green = source
 
     def detect(self, text: TextOrIds, prompt: TextOrIds | None = None) -> Detection:
         """Score one text, or the token ids of one.
@@ -135,8 +135,7 @@ class Detector:
         >>> Detector(key).detect([17, 40, 9], prompt=[30]).pairs
         3
         """
-        [ids] = self._encode([self._prepare(text)])
-        return self._detections([np.concatenate([self._context(prompt), ids])])[0]
+        return self._detections([text_ids(self.tokenizer, text, prompt)])[0]
 
     def detect_many(self, texts: Iterable[TextOrIds]) -> Iterator[Detection]:
         """Score a stream of texts in order, many at a time, in memory that does not grow with it.
@@ -147,8 +146,8 @@ class Detector:
         check_several(texts)
         return (
             detection
-            for batch in batches(map(self._prepare, texts))
-            for detection in self._detections(self._encode(batch))
+            for batch in batches(prepared(self.tokenizer, text) for text in texts)
+            for detection in self._detections(encode_all(self.tokenizer, batch))
         )
 
     def explain(self, text: str, prompt: TextOrIds | None = None) -> list[TokenMark]:
@@ -158,7 +157,7 @@ class Detector:
         ['not scored']
         """
         ids, offsets = self._encode_with_offsets(text)
-        context = self._context(prompt)
+        context = _context(self.tokenizer, prompt)
         scored, green = self._colours(np.concatenate([context, ids]), self.scoring)
         if not len(context):
             scored, green = np.insert(scored, 0, False), np.insert(green, 0, False)
@@ -205,48 +204,36 @@ class Detector:
         """
         return self._colours(self.tokenizer.as_ids(ids), self.scoring)
 
-    def _prepare(self, text: TextOrIds) -> str | Ids:
-        """Return what is scored of a text, or ids, checked."""
-        return scored_text(text) if isinstance(text, str) else self.tokenizer.as_ids(text)
-
-    def _encode(self, texts: Sequence[str | Ids]) -> list[Ids]:
-        """Return the ids of each text; ids stay as they are."""
-        encoded = iter(self.tokenizer.encode_many([one for one in texts if isinstance(one, str)]))
-        return [next(encoded) if isinstance(text, str) else text for text in texts]
-
     def _encode_with_offsets(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
         """Return the ids of what is scored of a text, and where in the text each token stands."""
         if not isinstance(text, str):
             raise InputError(f"give the text itself, as a string; got {type(text).__name__}")
         return self.tokenizer.encode_with_offsets(scored_text(text))
 
-    def _context(self, prompt: TextOrIds | None) -> Ids:
-        """Return the last token of a prompt; white space at its end stands before the text."""
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)[-1:]
-        return self.tokenizer.as_ids([] if prompt is None else prompt)[-1:]
-
     def _detections(self, texts: Sequence[Ids]) -> list[Detection]:
         """Score several sequences of ids at once."""
-        ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts])
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        [green], pairs = count_pairs([self._green], self.tokenizer, ids, lengths, self.scoring)
+        ids, lengths = joined(texts)
+        [green], pairs = count_pairs([self.green], self.tokenizer, ids, lengths, self.scoring)
         gamma = self.identity.gamma
+        p_value = binomial_tail(green, pairs, gamma)
         scores = zip(
+            verdicts(p_value, gamma**pairs, self.fpr).tolist(),
             z_score(green, pairs, gamma).tolist(),
-            binomial_tail(green, pairs, gamma).tolist(),
+            p_value.tolist(),
             pairs.tolist(),
             green.tolist(),
             strict=True,
         )
-        return [self._conclude(*score) for score in scores]
+        return [self.conclude(*score) for score in scores]
 
-    def _conclude(self, z: float, p_value: float, pairs: int, green: int) -> Detection:
+    def conclude(
+        self, verdict: str, z: float, p_value: float, pairs: int, green: int, tried: int = 1
+    ) -> Detection:
+        """Return a detection by this key with these scores."""
         identity = self.identity
-        verdict = verdict_for(p_value, identity.gamma**pairs, self.fpr)
         return Detection(
-            verdict, z, p_value, pairs, green, identity.gamma, self.fpr, self.scoring,
-            identity.key_id, identity.scheme,
+            Verdict(verdict), z, p_value, pairs, green, identity.gamma, self.fpr, self.scoring,
+            identity.key_id, identity.scheme, tried,
         )  # fmt: skip
 
     def _colours(self, ids: Ids, scoring: Scoring) -> tuple[Bools, Bools]:
@@ -257,7 +244,7 @@ class Detector:
             repeated = np.ones(len(left), dtype=np.bool_)
             repeated[first] = False
             scored &= ~repeated
-        return scored, self._green.pairs(left, right)
+        return scored, self.green.pairs(left, right)
 
 
 def scored_text(text: str) -> str:
@@ -271,13 +258,43 @@ def scored_text(text: str) -> str:
     return text.rstrip()
 
 
+def prepared(tokenizer: Tokenizer, text: TextOrIds) -> str | Ids:
+    """Return what is scored of a text, or ids, checked."""
+    return scored_text(text) if isinstance(text, str) else tokenizer.as_ids(text)
+
+
+def encode_all(tokenizer: Tokenizer, texts: Sequence[str | Ids]) -> list[Ids]:
+    """Return the ids of each text; ids stay as they are."""
+    encoded = iter(tokenizer.encode_many([one for one in texts if isinstance(one, str)]))
+    return [next(encoded) if isinstance(text, str) else text for text in texts]
+
+
+def text_ids(tokenizer: Tokenizer, text: TextOrIds, prompt: TextOrIds | None = None) -> Ids:
+    """Return the ids that are scored of a text, behind the last of its prompt."""
+    [ids] = encode_all(tokenizer, [prepared(tokenizer, text)])
+    return np.concatenate([_context(tokenizer, prompt), ids])
+
+
+def _context(tokenizer: Tokenizer, prompt: TextOrIds | None) -> Ids:
+    """Return the last token of a prompt; white space at its end stands before the text."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)[-1:]
+    return tokenizer.as_ids([] if prompt is None else prompt)[-1:]
+
+
+def joined(texts: Sequence[Ids]) -> tuple[Ids, NDArray[np.int64]]:
+    """Return the ids of texts, one text behind the other, and how many each has."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    return np.concatenate([np.zeros(0, dtype=np.int64), *texts]), lengths
+
+
 def count_pairs(
     lists: Sequence[GreenList],
     tokenizer: Tokenizer,
     ids: Ids,
     lengths: NDArray[np.int64],
     scoring: Scoring = "unique",
-) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return for each green list the green pairs of each text, and the pairs of each text.
 
     The texts stand one behind the other in `ids`.
@@ -304,7 +321,9 @@ def count_pairs(
         which = np.cumsum(first) - 1
         pair = pair[first]
         left, right = pair >> bits, pair & ((1 << bits) - 1)
-    green = [np.bincount(text[one.pairs(left, right)[which]], minlength=count) for one in lists]
+    green = np.empty((len(lists), count), dtype=np.int64)
+    for counted, coloured in zip(green, colours(lists, left, right), strict=True):
+        counted[:] = np.bincount(text[coloured[which]], minlength=count)
     return green, np.bincount(text, minlength=count)
 
 
@@ -321,11 +340,15 @@ def check_several(texts: object) -> None:
         raise InputError("texts is a list of texts: put a single one in [ ]")
 
 
-def verdict_for(p_value: float, least: float, fpr: float) -> Verdict:
-    """Conclude from a p-value and the least that a text of this length could have had."""
-    if p_value <= fpr:
-        return Verdict.WATERMARKED
-    return Verdict.TOO_SHORT if least > fpr else Verdict.NOT_DETECTED
+def verdicts(p_value: ArrayLike, least: ArrayLike, fpr: ArrayLike) -> NDArray[np.object_]:
+    """Conclude from p-values and the least that texts of this length could have had.
+
+    >>> verdicts([0.001, 0.5, 0.5], [0.001, 0.001, 0.5], 0.01).tolist()
+    ['watermarked', 'not detected', 'too short']
+    """
+    p_value, least, fpr = np.asarray(p_value), np.asarray(least), np.asarray(fpr)
+    found = np.where(least > fpr, Verdict.TOO_SHORT.value, Verdict.NOT_DETECTED.value)
+    return np.where(p_value <= fpr, Verdict.WATERMARKED.value, found).astype(np.object_)
 
 
 def batches(texts: Iterable[Prepared]) -> Iterator[list[Prepared]]:

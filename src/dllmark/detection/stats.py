@@ -52,6 +52,32 @@ def binomial_tail(green: ArrayLike, pairs: ArrayLike, gamma: float) -> Floats:
     return tail
 
 
+def family_wise(p_value: ArrayLike, tried: int) -> Floats:
+    """Return 1 - (1-p)^tried: the chance that the least of `tried` p-values is as small.
+
+    Colours under different keys are independent, so this is exact (Šidák) where Bonferroni's
+    product is only a bound.
+
+    >>> float(family_wise(0.5, 2)), float(family_wise(1e-300, 3))
+    (0.75, 3e-300)
+    """
+    p = np.asarray(p_value, dtype=np.float64)
+    if tried == 1:
+        return p
+    with np.errstate(divide="ignore"):  # of p = 1
+        corrected: Floats = -np.expm1(tried * np.log1p(-p))
+    return corrected
+
+
+def one_of_family(rate: float, tried: int) -> float:
+    """Return the rate that each of `tried` tests may have for all together to have `rate`.
+
+    >>> one_of_family(0.75, 2)
+    0.5
+    """
+    return rate if tried == 1 else -math.expm1(math.log1p(-rate) / tried)
+
+
 def _tail_from(g: Floats, n: Floats, p: float) -> Floats:
     """Return P(X ≥ g) for g above the mean: the regularised incomplete beta I_p(g, n - g + 1)."""
     a, b = g, n - g + 1

@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,7 +24,14 @@ from numpy.typing import NDArray
 from dllmark.errors import InputError
 from dllmark.files import atomic_write
 from dllmark.relation.key import ANY_TOKENIZER, Identity, WatermarkKey
-from dllmark.relation.prf import Array, below_threshold, pair_message, siphash
+from dllmark.relation.prf import (
+    Array,
+    Secrets,
+    below_threshold,
+    pair_message,
+    siphash,
+    siphash_each,
+)
 
 Bools = NDArray[np.bool_]
 Tokens = NDArray[Any]
@@ -94,6 +103,31 @@ class HashedGreenList:
         if isinstance(like, np.ndarray):
             return np.arange(self.vocab_size)
         return like.new_ones(self.vocab_size).cumsum(0) - 1
+
+
+def colours(lists: Sequence[GreenList], left: Tokens, right: Tokens) -> Iterator[Bools]:
+    """Yield the colour of each pair under one green list after the other.
+
+    Hashed lists of one γ are computed together, as many at a time as make a block.
+
+    >>> lists = [HashedGreenList(one, vocab_size=16_384) for one in (key, other_key)]
+    >>> len(list(colours(lists, np.array([3]), np.array([5]))))
+    2
+    """
+    together = BLOCK // max(1, len(left))
+
+    def kind(one: GreenList) -> float | None:
+        return one.identity.gamma if isinstance(one, HashedGreenList) else None
+
+    for gamma, group in groupby(lists, kind):
+        if gamma is None or together < 2:
+            yield from (one.pairs(left, right) for one in group)
+        else:
+            message = pair_message(left.astype(np.uint64), right.astype(np.uint64))
+            secrets = Secrets.of(one._key for one in group if isinstance(one, HashedGreenList))
+            for start in range(0, len(secrets), together):
+                hashes = siphash_each(secrets[start : start + together], message)
+                yield from below_threshold(hashes, gamma)
 
 
 MAGIC = b"dllmark bit matrix 1\n"

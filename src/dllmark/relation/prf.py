@@ -8,6 +8,7 @@ cannot be told from a coin toss.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,9 +37,69 @@ def siphash(key: WatermarkKey, message: Array) -> Array:
     (1,)
     """
     try:
-        return _siphash(key.secret.reveal(), message)
+        state = [_word(word, message) for word in first_state(key.secret.reveal())]
+        return _siphash(state, message)
     except Exception as error:
         raise error.with_traceback(None) from None  # the frames below hold the secret
+
+
+class Secrets:
+    """The secrets of many keys as the hash takes them, 64-bit words [K, 2]; they do not print.
+
+    `which` selects some of them, as it does of an array.
+
+    >>> secrets = Secrets.of([key, other_key])
+    >>> len(secrets), len(secrets[:1]), secrets
+    (2, 1, <2 secrets>)
+    """
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: Any) -> None:
+        self._words = words
+
+    @classmethod
+    def of(cls, keys: Iterable[WatermarkKey]) -> Secrets:
+        """Return the secrets of some keys."""
+        joined = b"".join(key.secret.reveal() for key in keys)
+        return cls(np.frombuffer(joined, dtype="<u8").astype(np.uint64).reshape(-1, 2))
+
+    def placed(self, place: Callable[[NDArray[np.int64]], Any]) -> Secrets:
+        """Return them where a function puts their words, such as on a GPU.
+
+        >>> import torch
+        >>> Secrets.of([key]).placed(torch.from_numpy)
+        <1 secrets>
+        """
+        return Secrets(place(self._words.view(np.int64)))
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def __getitem__(self, which: Any) -> Secrets:
+        return Secrets(self._words[which])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} secrets>"
+
+
+def siphash_each(secrets: Secrets, message: Array) -> Array:
+    """Return [K, N]: SipHash-2-4 of N messages under each of K secrets.
+
+    >>> siphash_each(Secrets.of([key, other_key]), np.arange(3, dtype=np.uint64)).shape
+    (2, 3)
+    """
+    try:
+        hashed: Array = _siphash(_first_states(secrets._words), message)
+        return hashed
+    except Exception as error:
+        raise error.with_traceback(None) from None  # the frames below hold the secrets
+
+
+def _first_states(words: Any) -> list[Any]:
+    """Return SipHash's four state words under each of K secrets, [K, 1] each."""
+    halves = [words[:, :1], words[:, 1:]] * 2
+    return [half ^ _word(word, words) for half, word in zip(halves, INITIAL, strict=True)]
 
 
 def first_state(secret: bytes) -> list[int]:
@@ -47,9 +108,10 @@ def first_state(secret: bytes) -> list[int]:
     return [a ^ b for a, b in zip(INITIAL, halves, strict=True)]
 
 
-def _siphash(secret: bytes, message: Array) -> Array:
+def _siphash(first: Sequence[int | Array], message: Array) -> Array:
+    """Hash messages from a key's first state: four words, or [K, 1] each for K keys."""
     zero = message ^ message
-    state = [zero ^ _word(word, message) for word in first_state(secret)]
+    state: list[Any] = [zero ^ word for word in first]
     for block, rounds in ((message, 2), (zero ^ MESSAGE_LENGTH_WORD, 2)):
         state[3] ^= block
         for _ in range(rounds):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dllmark.detection.detector import joined
 from dllmark.relation.tokenizer import PIECE, Ids, Tokenizer
 
 WORD_END = r"(?![\p{Alphabetic}\p{M}\p{Nd}\p{Pc}²³¹¼½¾])"
@@ -63,7 +64,7 @@ class Encoder:
     def encode(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """Return the ids of all texts, one behind the other, and how many each has."""
         if self.fast is None:
-            return _joined(self.tokenizer.encode_many(texts))
+            return joined(self.tokenizer.encode_many(texts))
         slow = [at for at, text in enumerate(texts) if len(text) > PIECE or DIFFERENT in text]
         rest = [*texts]
         for at in slow:
@@ -77,12 +78,7 @@ class Encoder:
         apart = self.tokenizer.encode_many([texts[at] for at in slow])
         for at, own in zip(slow, apart, strict=True):
             each[at] = own
-        return _joined(each)
-
-
-def _joined(each: Sequence[Ids]) -> tuple[Ids, NDArray[np.int64]]:
-    lengths = np.fromiter(map(len, each), np.int64, len(each))
-    return np.concatenate([np.zeros(0, dtype=np.int64), *each]), lengths
+        return joined(each)
 
 
 def fast_tokenizer(definition: str) -> Any:
