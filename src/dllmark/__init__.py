@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dllmark.models.loading import Model, load_model
     from dllmark.relation.greenlist import BitMatrix, HashedGreenList, ReferenceBitmap
     from dllmark.relation.key import WatermarkKey
+    from dllmark.relation.keyring import KeyRing
     from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
     from dllmark.sampling.settings import Dream, Llada, Parallel
     from dllmark.sampling.texts import Generation, generate
@@ -36,6 +37,7 @@ __all__ = [
     "Dream",
     "Generation",
     "HashedGreenList",
+    "KeyRing",
     "Llada",
     "Model",
     "Parallel",
@@ -60,6 +62,7 @@ _LIGHT = {
     "marking.strategies": ("STRATEGIES", "Strategy"),
     "relation.greenlist": ("BitMatrix", "HashedGreenList", "ReferenceBitmap"),
     "relation.key": ("WatermarkKey",),
+    "relation.keyring": ("KeyRing",),
     "relation.tokenizer": ("Tokenizer", "load_tokenizer"),
 }
 _WITH_TORCH = {

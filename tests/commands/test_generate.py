@@ -208,7 +208,7 @@ def test_what_is_shown_meanwhile_never_mixes_with_the_text(run, own_key, monkeyp
 
 UNLOADED = {  # arguments that are refused before a model is loaded
     "two keys": (["A", "--key", "k", "--key", "other"], "generate works with one key, and 2 are"),
-    "no key": (["A"], "give a key to mark with (--key), or --no-watermark"),
+    "no key": (["A"], "give a key to mark with (--key or --keyring), or --no-watermark"),
     "no key file": (["A", "--key", "no.key"], "make one with `dllmark keygen`"),
     "unknown model": (["A", "--key", "k", "--model", "none"], "cannot load none: there is no"),
     "wrong key": (["A", "--key", "other"], "is for the tokenizer embedded, but"),

@@ -134,14 +134,12 @@ def test_no_key_is_refused():
 
 
 def test_keys_of_two_tokenizers_are_tried_together(key, small_key, small_tokenizer, tmp_path):
-    paths = [tmp_path / "one.key", tmp_path / "two.key"]
-    key.save(paths[0])
-    small_key.save(paths[1])
+    keys = [key, small_key]
     (tmp_path / "small.json").write_text(small_tokenizer.definition())
-    detector = load_detector(paths, [str(tmp_path / "small.json")])
+    detector = load_detector(keys, [str(tmp_path / "small.json")])
     assert detector.detect("w1 w2 w3").keys_tried == 2
     with pytest.raises(TokenizerError, match="say with --tokenizer where to"):
-        load_detector(paths)
+        load_detector(keys)
 
 
 def test_a_tokenizer_that_fits_no_key_is_refused(key, small_key, small_tokenizer):

@@ -1,13 +1,11 @@
 """Keys: what their files hold, which files are refused, and that the secret never shows."""
 
 import hashlib
-import io
 import json
 import logging
 import os
 import pickle
 import stat
-import traceback
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 
@@ -15,16 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from key_files import SECRET, reveals_secret, sealed, traceback_of
 from rich.pretty import pretty_repr
-from rich.traceback import Traceback
 
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, InputError, KeyFileError, MismatchError
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 from dllmark.relation.prf import siphash
 
-SECRET = bytes.fromhex("c5a1f0e2d3b4958677685948a9bacbdc")
 KEY = WatermarkKey(Secret(SECRET), 0.5, TokenizerId("some", "sha256:some"), "today", "a remark")
 RECORD = {
     "format": "dllmark-key-1", "scheme": "dllmark-1", "id": KEY.id, "secret": SECRET.hex(),
@@ -43,31 +39,6 @@ def saved(tmp_path):
 def rewrite(path, content):
     path.write_bytes(content)
     path.chmod(0o600)
-
-
-def sealed(record):
-    """Return the bytes of a key file with these fields and the checksum that belongs to them."""
-    record = {name: value for name, value in record.items() if name != "checksum"}
-    canonical = b"dllmark key file\0" + json.dumps(record, sort_keys=True).encode()
-    return json.dumps(record | {"checksum": hashlib.sha256(canonical).hexdigest()[:16]}).encode()
-
-
-def reveals_secret(shown, secret=SECRET):
-    """Say whether a part of the secret shows: as hex, bytes, list of bytes or the hash's words."""
-    shown = shown if isinstance(shown, bytes) else shown.encode()
-    words = [int.from_bytes(part, "little") for part in (secret[:8], secret[8:])]
-    forms = [secret.hex()[:8], repr(secret[:4])[2:-1], str(list(secret[:4]))[:-1], *map(str, words)]
-    return secret[:4] in shown or any(form.encode() in shown for form in forms)
-
-
-def traceback_of(error):
-    """Return the most talkative tracebacks of an error, from the frame below the caller's down."""
-    below = error.__traceback__.tb_next
-    console = Console(file=io.StringIO(), width=400)
-    limits = {"locals_max_length": None, "locals_max_string": None}
-    console.print(Traceback.from_exception(type(error), error, below, show_locals=True, **limits))
-    plain = traceback.TracebackException(type(error), error, below, capture_locals=True)
-    return console.file.getvalue() + "".join(plain.format())
 
 
 def test_a_new_key_has_128_secret_bits_of_its_own():

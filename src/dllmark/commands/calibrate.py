@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dllmark.commands.key_options import one_key
 from dllmark.commands.options import (
     JsonOption,
     NormalizeOption,
     OneKeyOption,
     ScoringOption,
     TokenizersOption,
-    only_key,
 )
 from dllmark.errors import DllmarkError, InputError
 from dllmark.terminal import err, out, print_json
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    key: OneKeyOption,
     file: Annotated[
         str, typer.Argument(help="JSONL of texts that carry no watermark, or - for input.")
     ],
+    key: OneKeyOption = None,
     scoring: ScoringOption = "unique",
     tokenizer: TokenizersOption = None,
     plot: Annotated[
@@ -41,10 +41,10 @@ def calibrate(
     from dllmark.detection.any_key import load_detector
     from dllmark.detection.calibrate import calibrate, plot_p_values, require_matplotlib
 
-    path = only_key(key, "calibrate")
+    chosen = one_key(key, "calibrate")
     if plot:
         require_matplotlib()
-    detector = load_detector([path], tokenizer or (), scoring=scoring)
+    detector = load_detector([chosen], tokenizer or (), scoring=scoring)
     detections = _detections(detector, file, normalize)
     result = calibrate(detections)
     if plot:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dllmark.commands.key_options import all_keys
 from dllmark.commands.options import (
     JsonOption,
+    KeyringOption,
     KeysOption,
     NormalizeOption,
     ScoringOption,
@@ -35,8 +37,9 @@ EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
 
 
 def detect(
-    key: KeysOption,
     file: Annotated[str, typer.Argument(help="A text or JSONL file, or - for input.")] = "-",
+    key: KeysOption = None,
+    keyring: KeyringOption = None,
     fpr: Annotated[
         float, typer.Option(help="The false-positive rate the verdict may have.")
     ] = 0.01,
@@ -62,7 +65,8 @@ def detect(
     """
     from dllmark.detection.any_key import load_detector
 
-    detector = load_detector(key, tokenizer or (), fpr=fpr, scoring=scoring)
+    keys = all_keys(key, keyring)
+    detector = load_detector(keys, tokenizer or (), fpr=fpr, scoring=scoring)
     report = _Report(detector, explain, spans, as_json)
     if jsonl or file.endswith(".jsonl"):
         raise typer.Exit(_detect_lines(report, file, normalize))

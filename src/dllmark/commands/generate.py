@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dllmark.commands.options import JsonOption, SeedOption, check_seed, only_key
+from dllmark.commands.key_options import chosen_ring, current_key, has_key, one_key
+from dllmark.commands.options import (
+    JsonOption,
+    KeyringOption,
+    LabelOption,
+    OneKeyOption,
+    SeedOption,
+    check_seed,
+)
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.files import (
     append_line,
@@ -56,10 +64,9 @@ def generate(
         list[str] | None,
         typer.Argument(help="What to write about, or - to read it from input.", show_default=False),
     ] = None,
-    key: Annotated[
-        list[Path] | None,
-        typer.Option("--key", envvar="DLLMARK_KEY", help="The key file to mark with."),
-    ] = None,
+    key: OneKeyOption = None,
+    keyring: KeyringOption = None,
+    label: LabelOption = None,
     no_watermark: Annotated[
         bool, typer.Option("--no-watermark", help="Write without a mark, to compare.")
     ] = False,
@@ -137,12 +144,14 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Write texts with a diffusion model, marked with the key."""
-    if not key and not no_watermark:
-        raise InputError("give a key to mark with (--key), or --no-watermark")
-    from dllmark.relation.key import WatermarkKey
-
+    ring = chosen_ring(key, keyring, label)
+    if not (ring or has_key(key) or no_watermark):
+        raise InputError("give a key to mark with (--key or --keyring), or --no-watermark")
     given = gather_prompts(prompts or [], prompt_file)
-    loaded = WatermarkKey.load(only_key(key, "generate")) if key else None
+    if ring:
+        loaded: WatermarkKey | None = current_key(ring, label, model)
+    else:
+        loaded = one_key(key, "generate") if has_key(key) else None
     run = TextRun(
         model_source(model, loaded),
         None if no_watermark or loaded is None else MarkSettings.of(loaded, strategy, delta),

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from dllmark.commands.options import GammaOption, JsonOption, KeyModelOption, NoteOption
+from dllmark.commands.key_options import new_passphrase
+from dllmark.commands.options import (
+    GammaOption,
+    JsonOption,
+    KeyModelOption,
+    NoteOption,
+    PassphraseOption,
+)
 from dllmark.errors import OutputError
 from dllmark.terminal import out, print_json
 
@@ -19,6 +26,7 @@ def keygen(
     model: KeyModelOption = "embedded",
     gamma: GammaOption = 0.5,
     note: NoteOption = "",
+    passphrase: PassphraseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key file: the secret, and all that detection needs to know."""
@@ -27,7 +35,7 @@ def keygen(
 
     check_gamma(gamma)
     key = WatermarkKey.generate(load_tokenizer(model).id, gamma=gamma, note=note)
-    key.save(output)
+    key.save(output, new_passphrase() if passphrase else None)
     try:
         if as_json:
             print_json({"path": str(output), **key.identity.to_dict()})

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dllmark.commands.options import GammaOption, JsonOption, KeyModelOption, NoteOption
+from dllmark.commands.key_options import Unlocker, new_passphrase, open_ring
+from dllmark.commands.options import (
+    GammaOption,
+    JsonOption,
+    KeyModelOption,
+    NoteOption,
+    PassphraseOption,
+)
 from dllmark.errors import KeyRingError
 from dllmark.files import atomic_write, writing
 from dllmark.terminal import out, print_json, print_line, printable
@@ -48,6 +55,7 @@ def new(
     gamma: GammaOption = 0.5,
     note: NoteOption = "",
     begins: FromOption = None,
+    passphrase: PassphraseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key in the ring, and the ring where there is none."""
@@ -60,8 +68,9 @@ def new(
     check_gamma(gamma)
     label = check_label(label)
     key = WatermarkKey.generate(load_tokenizer(model).id, gamma=gamma, note=note)
+    secured = new_passphrase() if passphrase else None
     made = KeyRing.create(ring)
-    _report(made, made.add(key, label, start), "made", as_json)
+    _report(made, made.add(key, label, start, secured), "made", as_json)
     if not as_json:
         out.print(
             "Keep a copy of the folder: without it no text its keys marked can be recognised."
@@ -73,9 +82,7 @@ def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
     """Show the keys of a ring: which one marks now, and which only recognise."""
     from rich.cells import cell_len, set_cell_size
 
-    from dllmark.relation.keyring import KeyRing
-
-    opened = KeyRing(ring)
+    opened = open_ring(ring)
     current = _current(opened)
     facts = [_facts(opened, key, current) for key in opened.record.keys]
     if as_json:
@@ -117,11 +124,12 @@ def derive(
 
     Who has a derived key learns nothing of its master or of other derived keys.
     """
-    from dllmark.relation.keyring import KeyRing
     from dllmark.relation.ring_record import parse_date
 
     start = parse_date(begins) if begins else None
-    opened = KeyRing(ring)
+    if output and output.exists():
+        raise KeyRingError(f"{output} exists and a key is never overwritten: choose another name")
+    opened = open_ring(ring)
     entry = opened.derive(label, master, start)
     if output:
         opened.key(entry).save(output)
@@ -131,18 +139,14 @@ def derive(
 @app.command()
 def retire(ring: RingArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
     """End a key's marking. It still recognises what it has marked."""
-    from dllmark.relation.keyring import KeyRing
-
-    opened = KeyRing(ring)
+    opened = open_ring(ring)
     _report(opened, opened.retire(key), "retired", as_json)
 
 
 @app.command()
 def restore(ring: RingArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
     """Let a retired key mark again."""
-    from dllmark.relation.keyring import KeyRing
-
-    opened = KeyRing(ring)
+    opened = open_ring(ring)
     _report(opened, opened.restore(key), "restored", as_json)
 
 
@@ -156,17 +160,21 @@ def import_(
     begins: FromOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a key file into the ring, and make the ring where there is none."""
+    """Copy a key file into the ring, and make the ring where there is none.
+
+    A locked key stays locked, with the same passphrase.
+    """
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.keyring import KeyRing
     from dllmark.relation.ring_record import parse_date
 
     start = parse_date(begins) if begins else None
-    key = WatermarkKey.load(file)
+    unlock = Unlocker()
+    key = WatermarkKey.load(file, unlock)
     if not label and not key.label:
         raise KeyRingError(f"{file} has no label of its own: give one with --label")
     opened = KeyRing.create(ring)
-    _report(opened, opened.add(key, label, start), "imported", as_json)
+    _report(opened, opened.add(key, label, start, unlock.passphrase), "imported", as_json)
 
 
 @app.command()
@@ -178,9 +186,7 @@ def export(
     ] = None,
 ) -> None:
     """Write the public facts of all keys as JSON, for records and auditors: never a secret."""
-    from dllmark.relation.keyring import KeyRing
-
-    facts = {"keys": [key.to_dict() for key in KeyRing(ring).record.keys]}
+    facts = {"keys": [key.to_dict() for key in open_ring(ring).record.keys]}
     content = json.dumps(facts, indent=2)
     if output is None:
         print_line(content)

@@ -10,17 +10,33 @@ import typer
 from dllmark.errors import InputError
 
 KeysOption = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Option(
         "--key",
-        envvar="DLLMARK_KEY",
-        help="A key file; repeat it to try several keys.",
+        help="A key file; repeat it to try several keys. Else DLLMARK_KEY.",
         show_default=False,
     ),
 ]
 OneKeyOption = Annotated[
-    list[Path],  # of which `only_key` takes the only one: typer would silently take the last
-    typer.Option("--key", envvar="DLLMARK_KEY", help="The key file.", show_default=False),
+    list[Path] | None,  # of which `one_key` takes the only one: typer would silently take the last
+    typer.Option("--key", help="The key file. Else DLLMARK_KEY.", show_default=False),
+]
+KeyringOption = Annotated[
+    Path | None,
+    typer.Option("--keyring", help="A folder of keys (see `dllmark keys`).", show_default=False),
+]
+LabelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Which keys of the ring may mark: those of this label and below it; else all.",
+        show_default=False,
+    ),
+]
+PassphraseOption = Annotated[
+    bool,
+    typer.Option(
+        "--passphrase", help="Lock the key with a passphrase: asked for, or DLLMARK_PASSPHRASE."
+    ),
 ]
 TokenizersOption = Annotated[
     list[str] | None,
@@ -48,13 +64,6 @@ GammaOption = Annotated[float, typer.Option(help="The share of green pairs, in (
 NoteOption = Annotated[str, typer.Option(help="A remark to keep in the file.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same texts.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def only_key(paths: list[Path], command: str) -> Path:
-    """Return the key file of a command that takes one."""
-    if len(paths) != 1:
-        raise InputError(f"{command} works with one key, and {len(paths)} are given")
-    return paths[0]
 
 
 def check_seed(seed: int) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dllmark.commands.options import JsonOption, KeysOption, TokenizersOption
+from dllmark.commands.key_options import all_keys
+from dllmark.commands.options import JsonOption, KeyringOption, KeysOption, TokenizersOption
 from dllmark.errors import InputError, require
 from dllmark.terminal import print_json, print_text, progress_bar
 
@@ -28,11 +29,12 @@ def scan(
             show_default=False,
         ),
     ],
-    key: KeysOption,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="The folder for the results.", show_default=False),
     ],
+    key: KeysOption = None,
+    keyring: KeyringOption = None,
     text_column: Annotated[str, typer.Option(help="What the text is called.")] = "text",
     id_column: Annotated[str, typer.Option(help="What a document's own name is called.")] = "id",
     fpr: Annotated[
@@ -68,7 +70,6 @@ def scan(
     """
     require("scanning", "scan", "fsspec", "matplotlib", "pyarrow")
     from dllmark.cluster import Engine
-    from dllmark.relation.key import WatermarkKey
     from dllmark.relation.tokenizer import load_tokenizer
     from dllmark.scan.reading import Columns
     from dllmark.scan.run import Scan
@@ -77,7 +78,7 @@ def scan(
     from dllmark.scan.work import ScanSettings
 
     where = Engine(engine, workers, ray_address)
-    keys = tuple(WatermarkKey.load(path) for path in key)
+    keys = tuple(all_keys(key, keyring))
     sources = tuple(tokenizer or ())
     Scorer(keys, fpr, [load_tokenizer(source) for source in sources])  # wrong ones show here
     settings = ScanSettings(keys, fpr, Columns(text_column, id_column), sources, strict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -183,17 +182,16 @@ def detect_any(
 
 
 def load_detector(
-    paths: Sequence[Path],
+    keys: Sequence[WatermarkKey],
     moved: Sequence[str] = (),
     *,
     fpr: float = 0.01,
     scoring: Scoring = "unique",
 ) -> AnyKeyDetector:
-    """Return the detector of some key files.
+    """Return the detector of some keys, with their tokenizers loaded.
 
     Each key says where its tokenizer is; `moved` says where tokenizers are instead.
     """
-    keys = [WatermarkKey.load(path) for path in paths]
     found = [load_tokenizer(source) for source in moved]
     return key_detector(keys, found, fpr=fpr, scoring=scoring)
 

@@ -10,16 +10,19 @@ import hashlib
 import hmac
 import json
 import math
+import os
 import secrets
 import unicodedata
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from dllmark.errors import DllmarkError, InputError, KeyFileError, MismatchError
+from dllmark.errors import DllmarkError, InputError, KeyFileError, MismatchError, require
 from dllmark.files import atomic_write, others_can_read
+from dllmark.relation.sealed import seal, unseal
 
 SCHEME = "dllmark-1"
 """Names the relation (`prf.py`) and the scoring rules; changes when either does."""
@@ -28,6 +31,7 @@ ANY_TOKENIZER = "any"
 """Stands for a tokenizer's fingerprint where a green list does not know its tokenizer."""
 
 FORMAT = "dllmark-key-1"
+SEALED_FORMAT = "dllmark-sealed-key-1"
 SECRET_BYTES = 16
 LONGEST_NOTE = 10_000
 LONGEST_LABEL = 200
@@ -56,6 +60,18 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(hashlib.sha256(self._value).digest())
+
+
+Unlock = Callable[[str], Secret]
+"""Returns the passphrase of a file, whose name it is told."""
+
+
+def passphrase_from_environment(name: str) -> Secret:
+    """Return the passphrase that DLLMARK_PASSPHRASE holds."""
+    passphrase = os.environ.get("DLLMARK_PASSPHRASE")
+    if not passphrase:
+        raise KeyFileError(f"{name} is locked with a passphrase: put it in DLLMARK_PASSPHRASE")
+    return Secret(passphrase.encode(errors="surrogateescape"))
 
 
 @dataclass(frozen=True)
@@ -161,14 +177,18 @@ class WatermarkKey:
             self, secret=_derive(self.secret, label), note="", label=label, master=self.id
         )
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, passphrase: Secret | None = None) -> None:
         """Write the key file, readable by its owner only; never replaces a file.
+
+        With a passphrase, the secret is sealed.
 
         >>> key.save("my.key")  # doctest: +SKIP
         """
+        if passphrase is not None:
+            _require_sealing()
         try:
             with atomic_write(Path(path), private=True, overwrite=False) as file:
-                file.write(_serialise(self))
+                file.write(_serialise(self, passphrase))
         except FileExistsError:
             raise KeyFileError(
                 f"{path} exists and a key is never overwritten: choose another name"
@@ -177,15 +197,27 @@ class WatermarkKey:
             raise KeyFileError(f"cannot write the key to {path}: {error.strerror}") from None
 
     @classmethod
-    def load(cls, path: str | Path) -> WatermarkKey:
+    def load(cls, path: str | Path, unlock: Unlock = passphrase_from_environment) -> WatermarkKey:
         """Read a key file, and refuse one that others can read or that was changed.
+
+        `unlock` gives the passphrase of a file that is locked with one.
 
         >>> key = WatermarkKey.load("my.key")  # doctest: +SKIP
         """
         try:
-            return _parse(_read_private(Path(path)), Path(path))
+            return _parse(_read_private(Path(path)), str(path), unlock)
         except KeyFileError as error:
             raise error.with_traceback(None) from None  # the frames below hold the file's content
+
+    @classmethod
+    def from_json(
+        cls, content: Secret, name: str, unlock: Unlock = passphrase_from_environment
+    ) -> WatermarkKey:
+        """Read the content of a key file, as a secret store gives it; messages call it `name`."""
+        try:
+            return _parse(content.reveal(), name, unlock)
+        except KeyFileError as error:
+            raise error.with_traceback(None) from None
 
 
 def check_gamma(gamma: float) -> None:
@@ -240,7 +272,7 @@ def _read_private(path: Path) -> bytes:
         raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
 
 
-def _serialise(key: WatermarkKey) -> bytes:
+def _serialise(key: WatermarkKey, passphrase: Secret | None) -> bytes:
     """Return a key file's bytes; the frame with the secret is gone before a write can fail."""
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -254,27 +286,20 @@ def _serialise(key: WatermarkKey) -> bytes:
     }
     if key.label:
         record |= {"label": key.label, "master": key.master}
+    if passphrase is not None:
+        record["format"] = SEALED_FORMAT
+        secret = bytes.fromhex(record.pop("secret"))
+        record["sealed"] = seal(secret, _canonical(record), passphrase)
     record["checksum"] = _checksum(record)
     return json.dumps(record, indent=2).encode() + b"\n"
 
 
-def _parse(content: bytes, path: Path) -> WatermarkKey:
+def _parse(content: bytes, name: str, unlock: Unlock) -> WatermarkKey:
     """Build the key from a file's bytes; messages never quote the file, which holds the secret."""
-    damaged = f"{path} is cut short or was changed: restore it from a backup or make a new key"
+    record = _checked(content, name)
+    if record["format"] == SEALED_FORMAT:
+        record["secret"] = _unsealed(record, name, unlock)
     try:
-        record = json.loads(content)
-    except (ValueError, RecursionError):
-        raise KeyFileError(damaged) from None
-    if not isinstance(record, dict) or not isinstance(record.get("format"), str):
-        raise KeyFileError(damaged)
-    if (record["format"], record.get("scheme")) != (FORMAT, SCHEME):
-        raise KeyFileError(
-            f"{path} is of another version: this one reads {FORMAT!r} with scheme {SCHEME!r}. "
-            "Use the version of dllmark that wrote it, or make a new key"
-        )
-    try:
-        if record.pop("checksum", None) != _checksum(record):
-            raise KeyFileError(damaged)
         return WatermarkKey(
             Secret(bytes.fromhex(record["secret"])),
             float(record["gamma"]),
@@ -284,11 +309,59 @@ def _parse(content: bytes, path: Path) -> WatermarkKey:
             str(record.get("label", "")),
             str(record.get("master", "")),
         )
-    except (DllmarkError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        raise KeyFileError(damaged) from None
+    except (DllmarkError, KeyError, TypeError, ValueError, OverflowError):
+        raise _damaged(name) from None
+
+
+def _checked(content: bytes, name: str) -> dict[str, Any]:
+    """Return the fields of a file that is of this version and was not changed by accident."""
+    try:
+        record = json.loads(content)
+        if not isinstance(record, dict) or not isinstance(record.get("format"), str):
+            raise _damaged(name)
+        if record["format"] not in (FORMAT, SEALED_FORMAT) or record.get("scheme") != SCHEME:
+            raise KeyFileError(
+                f"{name} is of another version: this one reads {FORMAT!r} with scheme {SCHEME!r}. "
+                "Use the version of dllmark that wrote it, or make a new key"
+            )
+        if record.pop("checksum", None) != _checksum(record):
+            raise _damaged(name)
+        return record
+    except (ValueError, RecursionError):
+        raise _damaged(name) from None
+
+
+def _unsealed(record: dict[str, Any], name: str, unlock: Unlock) -> str:
+    """Return the secret of a locked file; all its other fields are as they were when it was."""
+    _require_sealing()
+    passphrase = unlock(name)
+    try:
+        sealed = record.pop("sealed")
+        secret = unseal(sealed, _canonical(record), passphrase)
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(name) from None
+    if secret is None:
+        raise KeyFileError(
+            f"the passphrase does not open {name}: try again. If it is surely right, the file was "
+            "changed on purpose: restore it from a backup"
+        )
+    return secret.hex()
+
+
+def _require_sealing() -> None:
+    require("a key with a passphrase", "keys", "cryptography")
+
+
+def _damaged(name: str) -> KeyFileError:
+    return KeyFileError(
+        f"{name} is cut short or was changed: restore it from a backup or make a new key"
+    )
 
 
 def _checksum(record: dict[str, Any]) -> str:
     """Return a hash of every field, so that an accidental change of any is noticed."""
-    canonical = json.dumps(record, sort_keys=True).encode()
-    return hashlib.sha256(b"dllmark key file\0" + canonical).hexdigest()[:16]
+    return hashlib.sha256(b"dllmark key file\0" + _canonical(record)).hexdigest()[:16]
+
+
+def _canonical(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True).encode()

@@ -17,7 +17,13 @@ from pathlib import Path
 
 from dllmark.errors import KeyFileError, KeyRingError
 from dllmark.files import atomic_write, only_writer_in, reading, writing
-from dllmark.relation.key import WatermarkKey, check_label
+from dllmark.relation.key import (
+    Secret,
+    Unlock,
+    WatermarkKey,
+    check_label,
+    passphrase_from_environment,
+)
 from dllmark.relation.ring_record import RingKey, RingRecord
 
 RECORD = "ring.json"
@@ -46,9 +52,16 @@ class KeyRing:
     'customer-17/2026-11'
     """
 
-    def __init__(self, folder: str | Path, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        unlock: Unlock = passphrase_from_environment,
+    ) -> None:
         self.folder = Path(folder)
         self._clock = clock
+        self._unlock = unlock
         self._latest = datetime.min.replace(tzinfo=timezone.utc)
         self._lock = threading.RLock()
         self._version: tuple[int, ...] = ()
@@ -58,7 +71,7 @@ class KeyRing:
         self.record  # noqa: B018 - what is no ring is told here
 
     @classmethod
-    def create(cls, folder: str | Path) -> KeyRing:
+    def create(cls, folder: str | Path, *, unlock: Unlock = passphrase_from_environment) -> KeyRing:
         """Make an empty ring, or open the one that is there."""
         path = Path(folder)
         with writing(path):
@@ -67,7 +80,7 @@ class KeyRing:
         with only_writer_in(path, wait=True):
             if not (path / RECORD).exists():
                 _write(path / RECORD, RingRecord().to_bytes())
-        return cls(path)
+        return cls(path, unlock=unlock)
 
     @property
     def now(self) -> datetime:
@@ -90,10 +103,11 @@ class KeyRing:
         with self._lock:
             if version != self._version:
                 _check_private(self.folder)
-                with reading(path), path.open("rb") as file:
-                    content = file.read(LARGEST)
                 try:
-                    self._record = RingRecord.from_bytes(content)
+                    with path.open("rb") as file:
+                        self._record = RingRecord.from_bytes(file.read(LARGEST))
+                except OSError as error:
+                    raise KeyRingError(f"cannot read {path}: {error.strerror}") from None
                 except KeyRingError as error:
                     raise KeyRingError(f"{path} cannot be used: {error}") from None
                 self._version, self._keys = version, None
@@ -125,9 +139,10 @@ class KeyRing:
             if entry.master:
                 master = self._loaded.get(entry.master)
                 master = master or self.key(self._record.find(entry.master))
-                key, source = master.derive(entry.label), f"{self.folder / RECORD}"
+                key, source = master.derive(entry.label), self.folder / RECORD
             else:
-                key, source = WatermarkKey.load(self._path(entry)), f"{self._path(entry)}"
+                source = self._path(entry)
+                key = WatermarkKey.load(source, self._unlock)
             facts = (key.id, key.gamma, key.tokenizer)
             if facts != (entry.id, entry.gamma, entry.tokenizer):
                 raise KeyFileError(
@@ -137,14 +152,23 @@ class KeyRing:
             self._loaded[entry.id] = key
         return self._loaded[entry.id]
 
-    def add(self, key: WatermarkKey, label: str = "", begins: datetime | None = None) -> RingKey:
-        """Put a key into the ring, in a file of its own; a derived one may keep its label."""
+    def add(
+        self,
+        key: WatermarkKey,
+        label: str = "",
+        begins: datetime | None = None,
+        passphrase: Secret | None = None,
+    ) -> RingKey:
+        """Put a key into the ring, in a file of its own; a derived one may keep its label.
+
+        With a passphrase, its secret is sealed.
+        """
         entry = self._entry(key, check_label(label or key.label), begins)
         with self._changing() as change:
             record = self.record.with_key(entry)
             path = self._path(entry)
-            if not path.exists() or WatermarkKey.load(path) != key:
-                key.save(path)
+            if not path.exists() or WatermarkKey.load(path, self._unlock) != key:
+                key.save(path, passphrase)
             change(record)
         return entry
 

@@ -1,0 +1,144 @@
+"""Where commands get their keys: files, a ring, or the environment; and passphrases."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dllmark.errors import InputError, KeyFileError
+
+if TYPE_CHECKING:
+    from dllmark.relation.key import Secret, WatermarkKey
+    from dllmark.relation.keyring import KeyRing
+
+KEY = "DLLMARK_KEY"
+PASSPHRASE = "DLLMARK_PASSPHRASE"  # noqa: S105 - its name, not itself
+
+
+class Unlocker:
+    """Gives the passphrase of locked key files: the environment's, else one that is typed, once.
+
+    What the environment holds is taken out of it, so that no child process gets it.
+    """
+
+    def __init__(self) -> None:
+        self.passphrase: Secret | None = None
+
+    def __call__(self, name: str) -> Secret:
+        """Return the passphrase, which is asked for by the name of a file."""
+        if self.passphrase is None:
+            self.passphrase = _given() or _typed(f"Passphrase of {name}: ")
+        return self.passphrase
+
+
+def new_passphrase() -> Secret:
+    """Return the passphrase for a new key: typed twice, unless the environment has it."""
+    given = _given()
+    if given is not None:
+        return given
+    passphrase = _typed("New passphrase: ")
+    if passphrase != _typed("The same again: "):
+        raise InputError("the two passphrases differ: nothing is written, try again")
+    return passphrase
+
+
+def all_keys(files: Sequence[Path] | None, folder: Path | None = None) -> list[WatermarkKey]:
+    """Return the keys of the files or of the ring; without either, those of DLLMARK_KEY."""
+    ring = chosen_ring(files, folder)
+    if ring is None:
+        return _of_files(files) if files else _of_environment()
+    keys = list(ring.all_keys())
+    if not keys:
+        raise InputError(f"the ring {folder} is empty: make a key with `dllmark keys new`")
+    return keys
+
+
+def one_key(files: Sequence[Path] | None, command: str) -> WatermarkKey:
+    """Return the key of a command that takes one."""
+    keys = all_keys(files)
+    if len(keys) != 1:
+        raise InputError(f"{command} works with one key, and {len(keys)} are given")
+    return keys[0]
+
+
+def has_key(files: Sequence[Path] | None) -> bool:
+    """Return whether files or the environment give a key."""
+    return bool(files or os.environ.get(KEY))
+
+
+def chosen_ring(
+    files: Sequence[Path] | None, folder: Path | None, label: str | None = None
+) -> KeyRing | None:
+    """Open the ring that is chosen, if one is."""
+    if folder is None:
+        if label is not None:
+            raise InputError("--label chooses keys of a ring: give it with --keyring")
+        return None
+    if files:
+        raise InputError("give --key or --keyring, not both")
+    return open_ring(folder)
+
+
+def current_key(ring: KeyRing, label: str | None, model: str | None) -> WatermarkKey:
+    """Return the key that marks now; where a model is named, of those for its tokenizer."""
+    from dllmark.relation.tokenizer import load_tokenizer, source_of_model
+
+    fingerprint = load_tokenizer(source_of_model(model)).fingerprint if model else None
+    return ring.current(label, fingerprint)
+
+
+def open_ring(folder: Path) -> KeyRing:
+    """Open a ring, whose passphrase is asked for where it is needed."""
+    from dllmark.relation.keyring import KeyRing
+
+    return KeyRing(folder, unlock=Unlocker())
+
+
+def _of_files(files: Sequence[Path]) -> list[WatermarkKey]:
+    from dllmark.relation.key import WatermarkKey
+
+    unlock = Unlocker()
+    return [WatermarkKey.load(path, unlock) for path in files]
+
+
+def _of_environment() -> list[WatermarkKey]:
+    """Return the keys of DLLMARK_KEY: the content of a key file, or paths of key files."""
+    from dllmark.relation.key import Secret, WatermarkKey
+
+    content = os.environ.pop(KEY, "").strip()
+    if not content:
+        raise InputError(f"give a key with --key or --keyring, or in {KEY}")
+    if content.startswith("{"):
+        secret = Secret(content.encode(errors="surrogateescape"))
+        del content
+        return [WatermarkKey.from_json(secret, f"the key in {KEY}", Unlocker())]
+    return _of_files([Path(path) for path in content.split(os.pathsep)])
+
+
+def _given() -> Secret | None:
+    """Take the passphrase out of the environment, if it is there."""
+    from dllmark.relation.key import Secret
+
+    passphrase = os.environ.pop(PASSPHRASE, "")
+    return Secret(passphrase.encode(errors="surrogateescape")) if passphrase else None
+
+
+def _typed(prompt: str) -> Secret:
+    """Ask for a passphrase on the terminal, which shows nothing of it."""
+    from dllmark.relation.key import Secret
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)  # else it would read the input
+            typed = getpass.getpass(prompt)
+    except (getpass.GetPassWarning, EOFError):
+        raise KeyFileError(
+            f"there is no terminal to ask for the passphrase: put it in {PASSPHRASE}"
+        ) from None
+    if not typed:
+        raise KeyFileError("the passphrase is empty: type one")
+    return Secret(typed.encode(errors="surrogateescape"))
