@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from cached_toys import CachedToy, FastDreamStandIn, fast_dllm_generate
 from samples import word_ids
 from sglang_standin import Server, config, install, load_plugin
-from toys import DreamStandIn, Toy, llada_generate
+from toys import Toy, llada_generate
 
 from dllmark.integrations import dream
 
@@ -23,19 +24,22 @@ def blocks(page, language):
 
 @pytest.fixture
 def run(key_file, monkeypatch, capsys):
-    """Run a page's example beside a key file, and compare what it prints with what the page says.
+    """Run a page's examples beside a key file: each prints what the block after it shows.
 
-    `smaller` replaces numbers in it: the small models have no need to write as much.
+    They know `names`, and nothing of each other. `smaller` replaces numbers in them: the small
+    models have no need to write as much.
     """
     monkeypatch.chdir(key_file.parent)
 
     def run(page, names, smaller=None):
-        [example], [shown] = blocks(page, "python"), blocks(page, "text")
-        for large, small in (smaller or {}).items():
-            assert large in example
-            example, shown = example.replace(large, small), shown.replace(large, small)
-        exec(compile(example, page, "exec"), names)
-        assert capsys.readouterr().out == shown
+        examples, outputs = blocks(page, "python"), blocks(page, "text")
+        for large in smaller or {}:
+            assert any(large in example for example in examples)
+        for example, shown in zip(examples, outputs, strict=True):
+            for large, small in (smaller or {}).items():
+                example, shown = example.replace(large, small), shown.replace(large, small)
+            exec(compile(example, page, "exec"), dict(names))
+            assert capsys.readouterr().out == shown
 
     return run
 
@@ -53,17 +57,30 @@ def toy(tokenizer):
 
 def test_dream(run, tokenizer, prompt):
     words = word_ids(tokenizer).tolist()
-    model = DreamStandIn(tokenizer.vocab_size, 152_064, dream.MASK_ID, allowed=words)
+    sizes = (tokenizer.vocab_size, 152_064)
+    model = FastDreamStandIn(*sizes, mask_id=dream.MASK_ID, allowed=words)
     run(
         "dream.md",
         {"model": model, "input_ids": prompt},
-        {"tokens=256": "tokens=24", "steps=256": "steps=4"},
-    )
+        {
+            "tokens=256": "tokens=24", "steps=256": "steps=4",
+            "tokens=128": "tokens=4", "steps=64": "steps=2",
+        },
+    )  # fmt: skip
 
 
-def test_torch(run, toy, prompt):
-    names = {"model": toy, "input_ids": prompt, "generate": llada_generate}
-    run("torch.md", names, {"steps=128": "steps=8", "length=128": "length=32"})
+def test_torch(run, tokenizer, prompt):
+    words = word_ids(tokenizer).tolist()
+    toy = CachedToy(tokenizer.vocab_size, tokenizer.vocab_size, allowed=words)
+
+    def dual(model, prompt, **sizes):
+        return fast_dllm_generate(model, prompt, dual=True, **sizes), None
+
+    names = {
+        "model": toy, "input_ids": prompt, "generate": llada_generate,
+        "generate_with_dual_cache": dual,
+    }  # fmt: skip
+    run("torch.md", names, {"steps=128": "steps=8", "length=128": "length=32", "=32": "=16"})
 
 
 def test_diffusers(run, toy):

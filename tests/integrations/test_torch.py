@@ -84,11 +84,6 @@ def test_guidance_is_refused(model, options):
         llada_generate(model, PROMPT, cfg_scale=1.0)
 
 
-def test_a_cache_is_refused(model, options):
-    with pytest.raises(DllmarkError, match="cache"), watermarked(model, **options):
-        model(torch.tensor([[5, MASK]]), past_key_values=object())
-
-
 @pytest.mark.parametrize("given", [{"inputs_embeds": 1}, {"input_ids": torch.zeros(1, 4)}])
 def test_a_model_called_without_token_ids_is_refused(options, given):
     class Odd(torch.nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllmark.integrations.marker import Marker
+from dllmark.integrations.marker import Marker, check_whole
 from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
@@ -42,6 +42,8 @@ class DllmarkLogitsHook(Marker):
         Dream calls it at each step, before temperature, top-p and confidence.
         """
         assert self.mask_id is not None
+        self.idle = False
+        check_whole(x, logits)
         masked = x == self.mask_id
         self.mark(x, ~masked, logits, masked)
         return logits

@@ -64,23 +64,28 @@ class Marker:
         tokens    [B, L]     the sequence as it is
         revealed  [B, L]     False only where the model has yet to write
         logits    [B, R, V]  logits[:, r] predict position r + offset
-        where     [B, L]     the positions to bias
+        where     [B, L]     the positions to bias, which the logits must cover
         """
         self.idle = False
-        _check_shapes(tokens, logits, offset)
+        _check_batch(tokens, logits)
         if logits.requires_grad and torch.is_grad_enabled():
             raise DllmarkError("the watermark is for generating: call the model under no_grad()")
-        counts: list[int] = where.sum(1).tolist()
+        length, (batch, count, size) = tokens.shape[1], logits.shape
+        counts: list[int]
+        covered: list[int]
+        inside = where[:, offset : offset + count]
+        counts, covered = torch.stack([where.sum(1), inside.sum(1)]).tolist()
+        if counts != covered:
+            raise _uncovered(tokens, logits)
         if not sum(counts):
             return
-        length, (batch, count, size) = tokens.shape[1], logits.shape
         number = torch.arange(length, device=tokens.device)
         order = torch.where(where, number, length).sort(1).values[:, : max(counts)]
         positions = torch.where(order < length, order, -1)
         logit_positions = None
-        if offset:
-            covered = torch.arange(offset, offset + count, device=tokens.device)
-            logit_positions = covered.expand(batch, -1)
+        if offset or count != length:
+            rows = torch.arange(offset, offset + count, device=tokens.device)
+            logit_positions = rows.expand(batch, -1)
         held: tuple[Tensor, Tensor] | None = None
         for part in torch.split(positions, max(1, MARKED_AT_ONCE // (batch * size)), dim=1):
             biased = self.watermark.bias(tokens, revealed, logits, part, logit_positions)
@@ -167,16 +172,23 @@ def needs(requirement: str) -> Iterator[None]:
         raise MissingPackageError(message) from None
 
 
-def _check_shapes(tokens: Tensor, logits: Tensor, offset: int) -> None:
-    """Raise unless there are logits for each token."""
-    covered = tuple(tokens.shape)
-    if len(covered) == 2 and logits.ndim == 3:
-        batch, length = covered
-        if tuple(logits.shape[:2]) in {(batch, length), (batch, length - offset)}:
-            return
-    raise DllmarkError(
-        f"logits of shape {tuple(logits.shape)} do not cover tokens of shape {covered}: the "
-        "watermark needs logits [B, L, V] for all tokens [B, L]"
+def check_whole(tokens: Tensor, logits: Tensor) -> None:
+    """Raise unless a model that was shown tokens [B, L] answered with logits [B, L, V]."""
+    _check_batch(tokens, logits)
+    if logits.shape[1] != tokens.shape[1]:
+        raise _uncovered(tokens, logits)
+
+
+def _check_batch(tokens: Tensor, logits: Tensor) -> None:
+    """Raise unless tokens are [B, L] and logits [B, R, V]."""
+    if tokens.ndim != 2 or logits.ndim != 3 or len(tokens) != len(logits):
+        raise _uncovered(tokens, logits)
+
+
+def _uncovered(tokens: Tensor, logits: Tensor) -> DllmarkError:
+    return DllmarkError(
+        f"logits of shape {tuple(logits.shape)} do not cover tokens of shape "
+        f"{tuple(tokens.shape)}: the watermark needs logits [B, L, V] for all tokens [B, L]"
     )
 
 

@@ -1,4 +1,4 @@
-"""LLaDA's own `generate.py`, and any loop that calls `model(x).logits` on the whole sequence."""
+"""LLaDA's own `generate.py`, Fast-dLLM's with its caches, and any loop over `model(x).logits`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
-from dllmark.integrations.marker import Marker
+from dllmark.integrations.marker import Marker, check_whole
 from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
@@ -33,6 +34,7 @@ def watermarked(
 
     `shifted` says that the model predicts the token *after* each position, and that the loop shifts
     the logits itself, as for Dream. The mask and this default to what the model's config says.
+    A loop may give the model a cache and only a part of the text, as Fast-dLLM does.
     Leaving the block without a biased token is an error.
     """
     config = getattr(model, "config", None)
@@ -42,20 +44,7 @@ def watermarked(
     if shifted is None:
         shifted = getattr(config, "model_type", None) == "Dream"
     marker = Marker(key, strategy, delta, tokenizer=tokenizer, mask_id=mask_id)
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        tokens = _tokens(args, kwargs)
-        masked = tokens == mask_id
-        if masked[:, 0].any():
-            raise DllmarkError(
-                "a sequence begins with a mask, as the half of classifier-free guidance that does "
-                "not see the prompt: the watermark belongs on the combined logits, which a hook on "
-                "the model cannot reach. Turn guidance off; to write without a prompt, put a start "
-                "token before the masks"
-            )
-        marker.mark(tokens, ~masked, _logits(output), masked, offset=int(shifted))
-
-    handle = model.register_forward_hook(hook, with_kwargs=True)
+    handle = model.register_forward_hook(_Hook(marker, mask_id, shifted), with_kwargs=True)
     try:
         with marker:
             yield marker
@@ -63,13 +52,104 @@ def watermarked(
         handle.remove()
 
 
-def _tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """Return the tokens a model was called with, if they are the whole sequence."""
-    if kwargs.get("past_key_values") is not None:
+class _Hook:
+    """Biases a model's answers, and remembers the last text that the model was shown whole."""
+
+    def __init__(self, marker: Marker, mask_id: int, shifted: bool) -> None:
+        self._marker, self._mask_id, self._shifted = marker, mask_id, shifted
+        self._text: Tensor | None = None
+        self._memory: int | None = None
+
+    def __call__(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """Bias the masks among the tokens that the model has just been called with."""
+        tokens, logits = _tokens(args, kwargs), _logits(output)
+        check_whole(tokens, logits)
+        if kwargs.get("past_key_values") is None:
+            self._mark_whole(tokens, logits, getattr(output, "past_key_values", None))
+        else:
+            self._mark_part(tokens, logits, kwargs)
+
+    def _mark_whole(self, tokens: Tensor, logits: Tensor, cache: Any) -> None:
+        """Bias a whole text [B, L], and remember it if a cache of it was made."""
+        masked = tokens == self._mask_id
+        if masked[:, 0].any():
+            raise DllmarkError(
+                "a sequence begins with a mask, as the half of classifier-free guidance that does "
+                "not see the prompt: the watermark belongs on the combined logits, which a hook on "
+                "the model cannot reach. Turn guidance off; to write without a prompt, put a start "
+                "token before the masks"
+            )
+        self._marker.mark(tokens, ~masked, logits, masked, offset=int(self._shifted))
+        keys = _keys(cache)
+        whole = keys is not None and keys.shape[-2] == tokens.shape[1]
+        self._text = tokens.clone() if whole else None  # the loop goes on writing into its own
+        self._memory = _memory(keys)
+
+    def _mark_part(self, tokens: Tensor, logits: Tensor, given: Mapping[str, Any]) -> None:
+        """Bias a part [B, N] of a text, with the tokens beside it where they are known."""
+        left, right = self._beside(tokens, given)
+        masked = tokens == self._mask_id
+        if self._shifted and masked[:, 0].any():
+            raise DllmarkError(
+                "the first token of a part is masked, and the logits that predict it belong to the "
+                "token before, which the loop left to its cache: fill it from the call without a "
+                "cache, as Fast-dLLM does, or use a loop without a cache"
+            )
+        text = torch.cat([left, tokens, right], 1)
+        first = left.shape[1]
+        where = torch.zeros_like(text, dtype=torch.bool)
+        where[:, first : first + tokens.shape[1]] = masked
+        offset = first + int(self._shifted)
+        self._marker.mark(text, text != self._mask_id, logits, where, offset)
+
+    def _beside(self, tokens: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return [B, 1] each: the tokens before and after a part, [B, 0] where there is none.
+
+        They are those of the text that the cache was made of. A cache that is not the last one the
+        model made, or a copy of it, is of a text we do not know.
+        """
+        count, none = tokens.shape[1], tokens[:, :0]
+        keys, replaced = _keys(given["past_key_values"]), given.get("replace_position")
+        start = keys.shape[-2] if keys is not None else 0
+        if replaced is not None:
+            start = _start(replaced, count)
+        text = self._text
+        if text is None or keys is None or _memory(keys) != self._memory:
+            return none, none
+        if len(text) != len(tokens) or start + count > text.shape[1]:
+            return none, none
+        return text[:, max(start - 1, 0) : start], text[:, start + count : start + count + 1]
+
+
+def _keys(cache: Any) -> Tensor | None:
+    """Return the keys [..., L, n] of a cache's first layer, if it is a list of pairs."""
+    if isinstance(cache, list | tuple) and cache and isinstance(cache[0], list | tuple):
+        keys = cache[0][0] if cache[0] else None
+        return keys if isinstance(keys, Tensor) and keys.ndim > 2 else None
+    return None
+
+
+def _memory(keys: Tensor | None) -> int | None:
+    """Return where a tensor's memory is: a slice of it has the same, a copy another."""
+    return None if keys is None else keys.untyped_storage().data_ptr()
+
+
+def _start(replaced: Tensor, count: int) -> int:
+    """Return the first of the positions whose keys a call replaces, [B, L], if they are a run."""
+    at = replaced[0].nonzero()[:, 0].tolist()
+    if len(at) != count or at[-1] - at[0] != count - 1 or not (replaced == replaced[0]).all():
         raise DllmarkError(
-            "the loop gives the model a cache and only some of the tokens, so their neighbours are "
-            "not known: use a loop without a cache, or dllmark's own `generate`, which has one"
+            "the loop calls the model with positions that are not one run of the text, the same in "
+            "each text of a batch: their neighbours are not known. Use a loop without a cache, or "
+            "dllmark's own `generate`, which has one"
         )
+    return int(at[0])
+
+
+def _tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """Return the tokens a model was called with."""
     tokens = args[0] if args else kwargs.get("input_ids")
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
         raise DllmarkError("the watermark needs a model that is called with token ids [B, L]")
