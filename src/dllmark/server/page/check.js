@@ -41,6 +41,7 @@ export function setUpChecking(info) {
   }
 
   byId("details").hidden = info.public;
+  byId("check-button").disabled = false; // before this, the browser itself would send the form
   byId("check-form").addEventListener("submit", (event) => {
     event.preventDefault();
     check();
