@@ -201,3 +201,60 @@ def test_a_ring_may_be_locked(run, tmp_path, monkeypatch, type_in, locked, key):
     for path in (tmp_path / "ring").glob("*.key"):
         assert b'"secret"' not in path.read_bytes()
     assert run("detect", "--keyring", tmp_path / "ring", "--json", stdin="Word.").status == 3
+
+
+SHORT = ["--tokens", "8", "--steps", "2", "--block", "8"]
+
+
+@pytest.mark.usefixtures("one_core")
+def test_generate_marks_with_the_current_key_of_a_ring(run, ring, key, tmp_path):
+    written = run("generate", "A", "--keyring", ring, "--json", *SHORT).json
+    assert written["watermark"]["key_id"] == key.derive("customer-17/2026-11").id
+    labelled = run("generate", "A", "--keyring", ring, "--label", "blog", "--json", *SHORT).json
+    assert labelled["watermark"]["key_id"] == key.id
+
+
+def test_generate_never_writes_without_a_mark_for_want_of_a_key(run, ring, monkeypatch):
+    monkeypatch.setattr("dllmark.models.loading.load_model", lambda source: pytest.fail("loaded"))
+    cases = {
+        "customer-18": "all are retired",
+        "customer-19": "the ring has no key under 'customer-19'",
+    }
+    for label, reason in cases.items():
+        result = run("generate", "A", "--keyring", ring, "--label", label, *SHORT)
+        assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+        assert reason in result.err
+
+
+def test_generate_takes_a_key_of_the_ring_for_the_model(run, ring, small_tokenizer, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(small_tokenizer.definition())
+    options = ["--keyring", ring, "--model", tmp_path / "tokenizer.json", *SHORT]
+    result = run("generate", "A", *options)
+    assert result.status == 2
+    assert "the ring has no key for the tokenizer of this model: make one" in result.err
+
+
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_a_label_without_a_ring_is_refused(run, key_file, command):
+    more = ["A", *SHORT] if command == "generate" else []
+    result = run(command, *more, "--key", key_file, "--label", "blog")
+    assert (result.status, result.out) == (2, "")
+    assert "--label chooses keys of a ring: give it with --keyring" in result.err
+
+
+def test_serve_takes_a_ring_or_the_key_in_the_environment(run, ring, key, key_file, monkeypatch):
+    served = []
+    monkeypatch.setattr("dllmark.commands.serve._run", lambda service, *_: served.append(service))
+    assert run("serve", "--keyring", ring, "--label", "blog", "--model", "none").status == 0
+    monkeypatch.setenv("DLLMARK_KEY", key_file.read_text())
+    assert run("serve", "--model", "none").status == 0
+    assert [len(service.keys) for service in served] == [3, 1]
+    assert served[1].key == key
+    for service in served:
+        service.close()
+
+
+def test_serve_refuses_an_empty_ring(run, tmp_path):
+    KeyRing.create(tmp_path / "empty")
+    result = run("serve", "--keyring", tmp_path / "empty", "--model", "none")
+    assert (result.status, "the ring is empty: make a key" in result.err) == (2, True)

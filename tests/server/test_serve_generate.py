@@ -104,7 +104,7 @@ def test_colours_while_writing_follow_the_detectors_rule(server, key, tokenizer)
 def test_white_space_at_the_end_has_no_colour_while_it_is_written(key, tokenizer, model):
     service = Service([key], tokenizer, model)
     ids = torch.tensor([[*tokenizer.encode("Two words"), *tokenizer.encode("\n\n")]])
-    view = StepView(service, ids.shape[1])
+    view = StepView(service, key, ids.shape[1])
     shown = view.after(Step(1, 1, ids, torch.ones_like(ids, dtype=torch.bool), 0))
     text = "".join(token["text"] for token in shown["revealed"])
     explained = Detector(key, tokenizer).explain(text)

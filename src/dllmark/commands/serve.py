@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dllmark.commands.key_options import all_keys, chosen_ring, current_key
+from dllmark.commands.options import KeyringOption, LabelOption
 from dllmark.errors import InputError, require
 from dllmark.terminal import err
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from dllmark.relation.key import WatermarkKey
+    from dllmark.relation.keyring import KeyRing
     from dllmark.server.access import Tokens
     from dllmark.server.limits import Limits
     from dllmark.server.service import Service
@@ -24,14 +27,15 @@ if TYPE_CHECKING:
 
 def serve(
     key: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "--key",
-            envvar="DLLMARK_KEY",
-            help="A key file; repeat it to detect several keys. The first marks.",
+            help="A key file; repeat it to detect several keys. The first marks. Else DLLMARK_KEY.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    keyring: KeyringOption = None,
+    label: LabelOption = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +74,6 @@ def serve(
 ) -> None:
     """Serve detection and generation over HTTP, with a page that shows both."""
     require("serving", "serve", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")
-    from dllmark.relation.key import WatermarkKey
     from dllmark.server.access import is_loopback, read_tokens
     from dllmark.server.limits import Limits
 
@@ -85,35 +88,39 @@ def serve(
         max_body, max_characters, max_batch, max_tokens, max_total_tokens, max_concurrent,
         max_per_minute, max_waiting,
     )  # fmt: skip
-    keys = [WatermarkKey.load(path) for path in key]
-    service = _service(keys, model, tokenizer, limits, fpr, public)
+    ring = chosen_ring(key, keyring, label)
+    service = _service(ring or all_keys(key), model, tokenizer, limits, fpr, public, label)
     _run(service, tokens, host, port)
 
 
 def _service(
-    keys: list[WatermarkKey],
-    source: str | None,
+    source: list[WatermarkKey] | KeyRing,
+    model: str | None,
     at: str | None,
     limits: Limits,
     fpr: float,
     public: bool,
+    label: str | None,
 ) -> Service:
     """Load the model, or if it is `none` the tokenizer alone, from `at` if given."""
     from dllmark.relation.tokenizer import load_tokenizer, source_of_model
     from dllmark.server.service import Service
 
-    if source == "none":
+    keys = source if isinstance(source, list) else source.all_keys()
+    if not keys:
+        raise InputError("the ring is empty: make a key with `dllmark keys new`")
+    if model == "none":
         tokenizer = load_tokenizer(at or keys[0].tokenizer.name)
-        return Service(keys, tokenizer, None, limits, fpr, public)
+        return Service(source, tokenizer, None, limits, fpr, public)
     import torch
 
     from dllmark.models.loading import load_model
 
     # One core is left to detection: it must answer while a text is written.
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))
-    name = source or keys[0].tokenizer.name
-    loaded = load_model(source_of_model(name))
-    return Service(keys, loaded.tokenizer, loaded, limits, fpr, public)
+    marking = keys[0] if isinstance(source, list) else current_key(source, label, model)
+    loaded = load_model(source_of_model(model or marking.tokenizer.name))
+    return Service(source, loaded.tokenizer, loaded, limits, fpr, public, label)
 
 
 def _run(service: Service, tokens: Tokens | None, host: str, port: int) -> None:

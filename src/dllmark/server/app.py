@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from dllmark import __version__
-from dllmark.errors import DllmarkError, MismatchError
+from dllmark.errors import DllmarkError, KeyFileError, KeyRingError, MismatchError
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
 from dllmark.sampling.settings import TEMPERATURE, TOKENS
 from dllmark.server import detect_api, generate_api, openai_api
@@ -25,7 +25,7 @@ from dllmark.server.guard import Guard
 from dllmark.server.limits import with_limits
 from dllmark.server.refusal import ErrorBody, Refusal
 from dllmark.server.service import Service
-from dllmark.server.streams import log_failure, unexpected
+from dllmark.server.streams import log, log_failure, unexpected
 
 PAGE = Path(__file__).parent / "page"
 PAGE_TYPES = {
@@ -35,6 +35,8 @@ PAGE_TYPES = {
     ".svg": "image/svg+xml",
 }
 """Given here because a system's own table may be wrong, and browsers are told not to guess."""
+
+NO_KEY = "no key can be used now, so nothing is written; the server's log says why"
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
@@ -46,6 +48,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (421, "Without tokens, the server answers to its loopback address only."),
         (422, "The body is not what is expected."),
         (429, "Too many requests; Retry-After says when to come back."),
+        (503, "No key can be used now, so nothing is written."),
     )
 }
 
@@ -69,7 +72,10 @@ class ServerInfo(BaseModel):
     version: str
     public: bool
     fpr: float
-    keys: Annotated[list[KeyInfo], Field(description="None on a public server.")]
+    keys: Annotated[
+        list[KeyInfo],
+        Field(description="That which marks first, and some others; none on a public server."),
+    ]
     model: str | None
     strategies: Annotated[
         dict[str, float], Field(description="Those that can be chosen, each with its own δ.")
@@ -145,7 +151,7 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/server", tags=["server"])
     async def server() -> ServerInfo:
         """Say what this server can do, and its limits."""
-        keys = [] if service.public else service.keys
+        keys = [] if service.public else service.shown_keys()
         strategies = [] if service.public or not service.model else STRATEGIES.values()
         return ServerInfo(
             version=__version__,
@@ -204,6 +210,9 @@ def _unusable(_: Request, error: Exception) -> Response:
 
     Clients bring no keys. So where keys do not fit, the fault is ours, and a key's id stays here.
     """
+    if isinstance(error, KeyFileError | KeyRingError):
+        log.error("%s", error)
+        return Refusal(503, "no_key", NO_KEY).response()
     if isinstance(error, MismatchError):
         log_failure(error)
         return unexpected(error).response()

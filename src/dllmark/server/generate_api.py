@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dllmark.detection.detector import Detector, Mark
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
-from dllmark.relation.key import Identity
+from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.sampling.settings import MAX_TEMPERATURE, TEMPERATURE, TOKENS, Llada, check_length
 from dllmark.server.detect_api import CoarseEvidence, Evidence, Text
 from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration
@@ -95,7 +95,7 @@ STREAM = {
 
 @router.post("/v1/generate", response_model=GenerateResponse, responses={200: STREAM})
 async def generate(body: GenerateRequest, request: Request) -> Response:
-    """Write a text with the server's model, marked with its first key.
+    """Write a text with the server's model, marked with its first key or its ring's current one.
 
     With `stream`, each event `step` has the tokens revealed in that step, with their positions,
     and the colours that changed; the event `end` has the final colours in `detection.tokens`. A
@@ -133,12 +133,12 @@ def make_arguments(
     )
     check_length(sampler, body.tokens)
     check_prompts(service.model, prompts, body.tokens, body.chat)
-    watermark = None
+    key, watermark = service.key, None
     if body.watermark:
         strategy = body.strategy or DEFAULT.name
-        watermark = Watermark(service.key, strategy, body.delta, tokenizer=service.tokenizer)
+        watermark = Watermark(key, strategy, body.delta, tokenizer=service.tokenizer)
     seed = secrets.randbelow(LARGEST_SEED) if body.seed is None else body.seed
-    return GenerateArguments(prompts, watermark, sampler, body.tokens, body.chat, seed)
+    return GenerateArguments(prompts, key, watermark, sampler, body.tokens, body.chat, seed)
 
 
 async def _events(
@@ -147,7 +147,7 @@ async def _events(
     """Yield the start, each step, and the end with the text."""
     tokens, steps, seed = arguments.tokens, arguments.sampler.steps, arguments.seed
     yield event({"tokens": tokens, "steps": steps, "seed": seed}, "start")
-    view = StepView(service, tokens)
+    view = StepView(service, arguments.key, tokens)
     async for step in generation.steps():
         if isinstance(step, list):
             yield event(await _finished(service, step[0], seed, explain=True), "end")
@@ -179,11 +179,11 @@ class StepView:
     further left gives its colour to that place.
     """
 
-    def __init__(self, service: Service, tokens: int) -> None:
+    def __init__(self, service: Service, key: WatermarkKey, tokens: int) -> None:
         assert service.model is not None
         self._public = service.public
         self._end_ids = service.model.end_ids
-        self._detector = Detector(service.key, service.tokenizer)
+        self._detector = Detector(key, service.tokenizer)
         self._known = np.zeros(tokens, dtype=np.bool_)
         self._marks: list[Mark] = ["not scored"] * tokens
 

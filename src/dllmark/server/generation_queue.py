@@ -20,15 +20,17 @@ from dllmark.server.refusal import too_many
 if TYPE_CHECKING:
     from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import Model
+    from dllmark.relation.key import WatermarkKey
     from dllmark.sampling.settings import Llada
     from dllmark.sampling.texts import Generation, Step
 
 
 @dataclass(frozen=True)
 class GenerateArguments:
-    """What `dllmark.generate` is called with."""
+    """What `dllmark.generate` is called with, and the key: a text ends with that it began with."""
 
     prompts: list[str]
+    key: WatermarkKey
     watermark: Watermark | None
     sampler: Llada
     tokens: int

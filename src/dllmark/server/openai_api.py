@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 
 from dllmark.sampling.settings import TOKENS
 from dllmark.server.generate_api import GenerateRequest, make_arguments
-from dllmark.server.generation_queue import QueuedGeneration
+from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration
 from dllmark.server.openai_models import (
     ChatRequest,
     CompletionRequest,
@@ -90,7 +90,7 @@ async def _answer(
     arguments = await service.run(make_arguments, service, prompts, settings)
     assert service.queue is not None
     generation = service.queue.start(arguments)
-    answer = Answer(service, prompts, body, tokens, chat)
+    answer = Answer(service, arguments, body, chat)
     if body.stream:
         return EventStream(answer.events(generation), generation)
     texts = await unless_gone(request, generation, generation.texts())
@@ -110,12 +110,12 @@ class Answer:
     """Writes texts down as OpenAI's clients read them."""
 
     def __init__(
-        self, service: Service, prompts: list[str], body: TextRequest, tokens: int, chat: bool
+        self, service: Service, arguments: GenerateArguments, body: TextRequest, chat: bool
     ) -> None:
         self._tokenizer = service.tokenizer
         assert service.model is not None
         self._ends = set(service.model.end_ids)
-        self._prompts, self._tokens, self._chat = prompts, tokens, chat
+        self._prompts, self._tokens, self._chat = arguments.prompts, arguments.tokens, chat
         self._usage = body.stream_options is not None and body.stream_options.include_usage
         kind = "chat.completion" if chat else "text_completion"
         self._head: dict[str, Any] = {
@@ -125,7 +125,7 @@ class Answer:
             "model": body.model,
         }
         if not service.public:
-            self._head["watermark"] = service.key.identity.to_dict()
+            self._head["watermark"] = arguments.key.identity.to_dict()
 
     def whole(self, texts: list[Generation]) -> dict[str, Any]:
         """Return all the texts at once."""

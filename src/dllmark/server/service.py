@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dllmark.detection.any_key import AnyKeyDetector
-from dllmark.detection.detector import Detection, Detector, Scoring, Verdict
-from dllmark.errors import InputError, MismatchError
-from dllmark.relation.key import Identity, WatermarkKey
+from dllmark.detection.any_key import AnyKeyDetector, key_detector
+from dllmark.detection.detector import Detection, Scoring, Verdict
+from dllmark.errors import InputError, KeyRingError, MismatchError
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.keyring import KeyRing
 from dllmark.relation.tokenizer import Tokenizer
 from dllmark.server.generation_queue import GenerationQueue
 from dllmark.server.limits import Limits
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+MOST_SHOWN = 20
+"""Keys that the server tells of: a ring may have thousands."""
+
+MOST_DETECTORS = 8
+"""Detectors that are kept: requests may choose other rates."""
+
 COARSE = (1e-6, 1e-4, 1e-2, 1.0)
 """A public server says of a p-value only which of these it does not exceed."""
 
@@ -32,36 +39,58 @@ PUBLIC_PAIRS = 50
 """A public server calls a text with fewer pairs too short: a verdict on few tells their colours."""
 
 
-@dataclass
-class Service:
-    """The parts of a server. All keys are for one tokenizer, the model's where there is one.
+class FixedKeys:
+    """Keys that stay as they are, of which the first marks.
 
     Key files with the same secret and γ are one key. With another γ a secret makes another mark,
     so that is a key of its own, though its id is the same.
     """
 
-    keys: Sequence[WatermarkKey]
+    def __init__(self, keys: Sequence[WatermarkKey]) -> None:
+        self._keys = tuple({key.identity: key for key in keys}.values())
+
+    def all_keys(self) -> tuple[WatermarkKey, ...]:
+        """Return the keys."""
+        return self._keys
+
+    def current(self, label: str | None, fingerprint: str) -> WatermarkKey:
+        """Return the key that marks."""
+        return self._keys[0]
+
+
+@dataclass
+class Service:
+    """The parts of a server: keys, or a ring of them; a tokenizer, the model's if there is one.
+
+    The keys of a ring are looked at for every request, so that what changes there needs no restart;
+    `label` chooses which of them may mark. All keys recognise.
+    """
+
+    source: Sequence[WatermarkKey] | KeyRing
     tokenizer: Tokenizer
     model: Model | None = None
     limits: Limits = field(default_factory=Limits)
     fpr: float = 0.01
     public: bool = False
+    label: str | None = None
 
     def __post_init__(self) -> None:
+        fixed = not isinstance(self.source, KeyRing)
+        self._ring = self.source if isinstance(self.source, KeyRing) else FixedKeys(self.source)
         if not self.keys:
             raise InputError("give at least one key")
-        by_identity: dict[Identity, WatermarkKey] = {}
-        for key in self.keys:
-            by_identity.setdefault(key.identity, key)
-        self.keys = list(by_identity.values())
-        for key in self.keys:
+        for key in self.keys if fixed else ():
             if key.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise MismatchError(
                     f"key {key.id} is for another tokenizer than {self.tokenizer.name}: a server "
                     "works with one tokenizer, so start another one for that key, or make a key "
                     "for this one with `dllmark keygen`"
                 )
-        Detector(self.keys[0], self.tokenizer, fpr=self.fpr)  # raises for a rate that is none
+        self._detectors: tuple[Sequence[WatermarkKey], dict[Any, AnyKeyDetector]] = ((), {})
+        self._tokenizers = {self.tokenizer.fingerprint: self.tokenizer}
+        self.detector(self.fpr)  # raises for a rate that is none
+        if self.model:
+            self.key  # noqa: B018 - raises where no key may mark
         self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(os.cpu_count(), "detector")
         self.queue = (
@@ -69,9 +98,22 @@ class Service:
         )
 
     @property
+    def keys(self) -> tuple[WatermarkKey, ...]:
+        """All keys as they are now; the same tuple while they do not change."""
+        return self._ring.all_keys()
+
+    @property
     def key(self) -> WatermarkKey:
-        """The key that marks what is written."""
-        return self.keys[0]
+        """The key that marks what is written from now on."""
+        return self._ring.current(self.label, self.tokenizer.fingerprint)
+
+    def shown_keys(self) -> list[WatermarkKey]:
+        """Return the key that marks, and some others."""
+        try:
+            first = [self.key]
+        except KeyRingError:
+            first = []
+        return [*first, *(key for key in self.keys if key not in first)][:MOST_SHOWN]
 
     @property
     def model_name(self) -> str | None:
@@ -83,6 +125,17 @@ class Service:
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do some work in a thread, so that the event loop goes on."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
+
+    def detector(self, fpr: float, scoring: Scoring = "unique") -> AnyKeyDetector:
+        """Return the detector of all keys, which is kept while they do not change."""
+        keys, made = self._detectors
+        if keys is not self.keys or len(made) >= MOST_DETECTORS:
+            keys, made = self._detectors = self.keys, {}
+        if (fpr, scoring) not in made:
+            known = list(self._tokenizers.values())
+            made[fpr, scoring] = detector = key_detector(keys, known, fpr=fpr, scoring=scoring)
+            self._tokenizers = detector.tokenizers
+        return made[fpr, scoring]
 
     def check(
         self,
@@ -97,12 +150,7 @@ class Service:
 
         A public server gives the verdict and the class of the p-value alone.
         """
-        detector = AnyKeyDetector(
-            [
-                Detector(key, self.tokenizer, fpr=fpr or self.fpr, scoring=scoring)
-                for key in self.keys
-            ]
-        )
+        detector = self.detector(fpr or self.fpr, scoring)
         results = []
         for text, detection in zip(texts, detector.detect_many(texts), strict=True):
             if self.public:
