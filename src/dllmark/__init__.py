@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dllmark.detection.any_key import detect_any
     from dllmark.detection.detector import Detection, Detector, Span, TokenMark, Verdict
+    from dllmark.detection.payload import PayloadDetection, PayloadDetector
     from dllmark.errors import DllmarkError
     from dllmark.marking.strategies import STRATEGIES, Strategy
     from dllmark.marking.watermark import Watermark
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dllmark.relation.greenlist import BitMatrix, HashedGreenList, ReferenceBitmap
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.keyring import KeyRing
+    from dllmark.relation.payload import Payloads
     from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
     from dllmark.sampling.settings import Dream, Llada, Parallel
     from dllmark.sampling.texts import Generation, generate
@@ -41,6 +43,9 @@ __all__ = [
     "Llada",
     "Model",
     "Parallel",
+    "PayloadDetection",
+    "PayloadDetector",
+    "Payloads",
     "ReferenceBitmap",
     "Span",
     "Strategy",
@@ -58,11 +63,13 @@ __all__ = [
 _LIGHT = {
     "detection.any_key": ("detect_any",),
     "detection.detector": ("Detection", "Detector", "Span", "TokenMark", "Verdict"),
+    "detection.payload": ("PayloadDetection", "PayloadDetector"),
     "errors": ("DllmarkError",),
     "marking.strategies": ("STRATEGIES", "Strategy"),
     "relation.greenlist": ("BitMatrix", "HashedGreenList", "ReferenceBitmap"),
     "relation.key": ("WatermarkKey",),
     "relation.keyring": ("KeyRing",),
+    "relation.payload": ("Payloads",),
     "relation.tokenizer": ("Tokenizer", "load_tokenizer"),
 }
 _WITH_TORCH = {

@@ -96,7 +96,7 @@ def test_many_keys_at_once_give_what_a_loop_over_them_gives(tokenizer, length):
 
 def test_a_part_of_the_texts_at_a_time_gives_the_same(any_key, texts, monkeypatch):
     whole = list(any_key.detect_many([*texts, "", "word"]))
-    monkeypatch.setattr("dllmark.detection.any_key.MOST_SCORES", 7)
+    monkeypatch.setattr("dllmark.detection.family.MOST_SCORES", 7)
     assert list(any_key.detect_many([*texts, "", "word"])) == whole
 
 

@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dllmark.detection.detector import (
     Detection,
     Detector,
     Scoring,
-    Span,
     TextOrIds,
-    TokenMark,
-    batches,
-    check_several,
     count_pairs,
-    joined,
-    scored_text,
-    text_ids,
     verdicts,
 )
-from dllmark.detection.stats import binomial_tail, family_wise, one_of_family, z_score
+from dllmark.detection.family import Encoded, FamilyDetector, Scores, text_count
+from dllmark.detection.stats import binomial_tail, family_wise, z_score
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.source import Source
-from dllmark.relation.tokenizer import Ids, Tokenizer, load_tokenizer
-
-Encoded = Mapping[str, tuple[Ids, NDArray[np.int64]]]
-"""Texts by the fingerprint of each tokenizer: ids one text behind the other, and their numbers."""
-
-MOST_SCORES = 1 << 18
-"""Texts times keys scored at a time, so that memory stays small."""
+from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What some texts show, arrays with a value a text: by the key that fits best.
-
-    `p_value` is corrected for every key that was tried; `key` is its number.
-    """
-
-    verdict: NDArray[np.object_]
-    z: NDArray[np.float64]
-    p_value: NDArray[np.float64]
-    pairs: NDArray[np.int64]
-    green: NDArray[np.int64]
-    key: NDArray[np.int64]
-    key_id: NDArray[np.object_]
-
-
-class AnyKeyDetector:
+class AnyKeyDetector(FamilyDetector):
     """Detects the watermark of any of some keys. One that is given twice is tried once.
 
     >>> AnyKeyDetector([Detector(key), Detector(other_key)]).detect("A short text.").keys_tried
@@ -72,46 +42,12 @@ class AnyKeyDetector:
         self._fpr = np.array([one.fpr for one in self._detectors])
         self._key_ids = np.array([one.identity.key_id for one in self._detectors], dtype=np.object_)
 
-    def detect(self, text: TextOrIds, prompt: TextOrIds | None = None) -> Detection:
-        """Score one text, or the token ids of one; the prompt is not scored."""
-        encoded = {
-            name: joined([text_ids(tokenizer, text, prompt)])
-            for name, tokenizer in self.tokenizers.items()
-        }
-        return self._detections(self.score(encoded))[0]
-
-    def detect_many(self, texts: Iterable[str]) -> Iterator[Detection]:
-        """Score a stream of texts in order, in memory that does not grow with it.
-
-        Keys of one tokenizer share its work.
-        """
-        check_several(texts)
-        return self._detect_batches(texts)
-
-    def _detect_batches(self, texts: Iterable[str]) -> Iterator[Detection]:
-        for batch in batches(map(scored_text, texts)):
-            encoded = {
-                name: joined(tokenizer.encode_many(batch))
-                for name, tokenizer in self.tokenizers.items()
-            }
-            yield from self._detections(self.score(encoded))
-
-    def score(self, encoded: Encoded) -> Scores:
-        """Score texts that are encoded by each of the tokenizers.
-
-        >>> detector = AnyKeyDetector([Detector(key), Detector(other_key)])
-        >>> ids = {name: (np.arange(100, 109), np.array([4, 5])) for name in detector.tokenizers}
-        >>> detector.score(ids).pairs
-        array([3, 4])
-        """
-        some = max(1, MOST_SCORES // len(self._detectors))
-        parts = [self._score(part) for part in _parts(encoded, some)]
-        columns = ([getattr(part, field.name) for part in parts] for field in fields(Scores))
-        return Scores(*map(np.concatenate, columns))
+    def __len__(self) -> int:
+        return len(self._detectors)
 
     def _score(self, encoded: Encoded) -> Scores:
         tried = len(self._detectors)
-        shape = tried, _count(encoded)
+        shape = tried, text_count(encoded)
         green, pairs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
         p_values, z, least = np.empty(shape), np.empty(shape), np.empty(shape)
         for (name, scoring, gamma), which in self._groups.items():
@@ -124,8 +60,9 @@ class AnyKeyDetector:
         p_value = family_wise(p_values[best], tried)
         verdict = verdicts(p_value, family_wise(least.min(axis=0), tried), self._fpr[best[0]])
         return Scores(
-            verdict, z[best], p_value, pairs[best], green[best], best[0], self._key_ids[best[0]]
-        )
+            verdict, z[best], p_value, pairs[best], green[best], best[0], self._key_ids[best[0]],
+            payload=np.full(shape[1], None),
+        )  # fmt: skip
 
     def _detections(self, scores: Scores) -> list[Detection]:
         columns = scores.verdict, scores.z, scores.p_value, scores.pairs, scores.green, scores.key
@@ -133,22 +70,13 @@ class AnyKeyDetector:
         tried = len(self._detectors)
         return [self._detectors[key].conclude(*row, tried) for *row, key in rows]
 
-    def explain(self, text: str, detection: Detection) -> list[TokenMark]:
-        """Return every token of a text with its colour under the key a detection names."""
-        return self._named_by(detection).explain(text)
-
-    def spans(self, text: str, detection: Detection) -> list[Span]:
-        """Return the stretches that carry the mark of the key a detection names.
-
-        Their p-values are corrected for the number of keys too.
-        """
-        return family_spans(self._named_by(detection), text, detection)
-
     def check_claim(self, claimed: dict[str, Any]) -> None:
         """Raise `MismatchError` where a text's stored identity is none of these keys'."""
         identities = [detector.identity for detector in self._detectors]
         for identity in identities:
-            if all(claimed.get(name) == value for name, value in identity.to_dict().items()):
+            if identity.key_id == claimed.get("key_id") and all(
+                claimed.get(name) == value for name, value in identity.to_dict().items()
+            ):
                 return
         if len(identities) == 1:
             identities[0].check_claim(claimed)
@@ -235,26 +163,3 @@ def key_tokenizers(
         key.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
         tokenizers[key.tokenizer.fingerprint] = tokenizer
     return tokenizers
-
-
-def family_spans(detector: Detector, text: str, detection: Detection) -> list[Span]:
-    """Return the stretches with a key's mark, corrected for as many keys as a detection tried."""
-    tried = detection.keys_tried
-    spans = detector.spans(text, fpr=one_of_family(detection.fpr, tried))
-    return [replace(span, p_value=float(family_wise(span.p_value, tried))) for span in spans]
-
-
-def _count(encoded: Encoded) -> int:
-    """Return how many texts there are."""
-    return len(next(iter(encoded.values()))[1])
-
-
-def _parts(encoded: Encoded, some: int) -> Iterator[Encoded]:
-    """Cut texts into parts of some texts each; no texts are one part."""
-    for start in range(0, max(1, _count(encoded)), some):
-        part = {}
-        for name, (ids, lengths) in encoded.items():
-            first = int(lengths[:start].sum())
-            own = lengths[start : start + some]
-            part[name] = ids[first : first + int(own.sum())], own
-        yield part

@@ -130,6 +130,25 @@ def colours(lists: Sequence[GreenList], left: Tokens, right: Tokens) -> Iterator
                 yield from below_threshold(hashes, gamma)
 
 
+def green_counts(
+    secrets: Secrets, message: Array, gamma: float, block: int = BLOCK
+) -> NDArray[np.int64]:
+    """Return how many messages (pairs of tokens) are green under each of many secrets.
+
+    Messages may be a tensor where the secrets are: the work is then done on its device.
+
+    >>> green_counts(Secrets.of([key, other_key]), np.arange(4, dtype=np.uint64), 0.5).shape
+    (2,)
+    """
+    counts = np.zeros(len(secrets), dtype=np.int64)
+    together = max(1, block // max(1, len(message)))
+    for start in range(0, len(secrets) if len(message) else 0, together):
+        some = slice(start, start + together)
+        counted = below_threshold(siphash_each(secrets[some], message), gamma).sum(1)
+        counts[some] = counted if isinstance(counted, np.ndarray) else counted.cpu()
+    return counts
+
+
 MAGIC = b"dllmark bit matrix 1\n"
 PAGE = 4096
 PAGE_ROWS, PAGE_BYTES = 256, 16

@@ -13,7 +13,7 @@ import math
 import os
 import secrets
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from fractions import Fraction
@@ -156,7 +156,7 @@ class WatermarkKey:
     @property
     def id(self) -> str:
         """A public name for the secret: a hash from which it cannot be found."""
-        return hashlib.sha256(b"dllmark key id\0" + self.secret.reveal()).hexdigest()[:16]
+        return secret_id(self.secret.reveal())
 
     @property
     def identity(self) -> Identity:
@@ -174,7 +174,7 @@ class WatermarkKey:
         """
         label = check_label(label)
         return replace(
-            self, secret=_derive(self.secret, label), note="", label=label, master=self.id
+            self, secret=derived_secrets(self.secret, [label]), note="", label=label, master=self.id
         )
 
     def save(self, path: str | Path, passphrase: Secret | None = None) -> None:
@@ -247,13 +247,23 @@ def check_label(label: str) -> str:
     return label
 
 
-def _derive(secret: Secret, label: str) -> Secret:
-    """Return the secret of a sub-key: BLAKE2b of the label, keyed with the master's secret."""
-    return Secret(
-        hashlib.blake2b(
-            label.encode(), digest_size=SECRET_BYTES, key=secret.reveal(), person=DERIVE
-        ).digest()
-    )
+def secret_id(secret: bytes) -> str:
+    """Return the public name of a secret."""
+    return hashlib.sha256(b"dllmark key id\0" + secret).hexdigest()[:16]
+
+
+def derived_secrets(secret: Secret, labels: Iterable[str]) -> Secret:
+    """Return the secrets of the sub-keys of checked labels, one behind the other.
+
+    Each is BLAKE2b of the label, keyed with the master's secret.
+    """
+    keyed = hashlib.blake2b(digest_size=SECRET_BYTES, key=secret.reveal(), person=DERIVE)
+    derived = []
+    for label in labels:
+        hashed = keyed.copy()
+        hashed.update(label.encode())
+        derived.append(hashed.digest())
+    return Secret(b"".join(derived))
 
 
 def _read_private(path: Path) -> bytes:

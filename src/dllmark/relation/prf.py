@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dllmark.relation.key import WatermarkKey
+from dllmark.relation.key import Secret, WatermarkKey, derived_secrets
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,17 @@ class Secrets:
     @classmethod
     def of(cls, keys: Iterable[WatermarkKey]) -> Secrets:
         """Return the secrets of some keys."""
-        joined = b"".join(key.secret.reveal() for key in keys)
-        return cls(np.frombuffer(joined, dtype="<u8").astype(np.uint64).reshape(-1, 2))
+        return cls._joined(Secret(b"".join(key.secret.reveal() for key in keys)))
+
+    @classmethod
+    def derived(cls, master: WatermarkKey, labels: Iterable[str]) -> Secrets:
+        """Return the secrets of a key's sub-keys, whose labels are checked."""
+        return cls._joined(derived_secrets(master.secret, labels))
+
+    @classmethod
+    def _joined(cls, secrets: Secret) -> Secrets:
+        words = np.frombuffer(secrets.reveal(), dtype="<u8")
+        return cls(words.astype(np.uint64).reshape(-1, 2))
 
     def placed(self, place: Callable[[NDArray[np.int64]], Any]) -> Secrets:
         """Return them where a function puts their words, such as on a GPU.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dllmark.detection.any_key import Scores, key_detector
+from dllmark.detection.any_key import key_detector
 from dllmark.detection.detector import scored_text
+from dllmark.detection.family import Scores
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
 from dllmark.scan.encoding import Encoder
