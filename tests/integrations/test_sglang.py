@@ -1,5 +1,7 @@
 """The SGLang plugin, in a stand-in of its interface: SGLang itself was read, not run."""
 
+import gc
+import json
 import logging
 from itertools import pairwise
 
@@ -217,3 +219,25 @@ def test_the_log_names_the_key_and_the_count_and_no_secret(
     assert 1 < len(counts) < 12
     assert all(later >= 2 * earlier for earlier, later in pairwise(counts))
     assert small_key.secret.reveal().hex() not in caplog.text
+
+
+def test_each_request_leaves_a_line_in_the_audit_file(algorithms, settings, model, tmp_path):
+    audit = tmp_path / "marks.jsonl"
+    given = {"dllmark": {**settings, "audit": str(audit)}}
+    algorithm = algorithms["DLLMarkLowConfidence"](config(given))
+    server = Server(algorithm, model)
+    texts = server.serve(PROMPTS, blocks=3)
+    biased = algorithm.marker.biased
+    del algorithm, server
+    gc.collect()
+    lines = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
+    assert [line["tokens"] for line in lines] == [len(text) - 5 for text in texts]
+    assert sum(line["biased"] for line in lines) == biased
+    assert {line["delta"] for line in lines} == {4.0}
+
+
+def test_an_audit_file_that_cannot_be_written_stops_the_server(algorithms, settings, tmp_path):
+    for wrong, message in ((str(tmp_path / "none" / "x"), "cannot write"), (3, "path of a file")):
+        given = {"dllmark": {**settings, "audit": wrong}}
+        with pytest.raises(DllmarkError, match=message):
+            algorithms["DLLMarkLowConfidence"](config(given))

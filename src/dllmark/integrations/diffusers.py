@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,10 +37,11 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
         delta: float | None = None,
         *,
         tokenizer: AnyTokenizer | None = None,
+        audit: str | Path | None = None,
         **settings: Any,
     ) -> None:
         BlockRefinementScheduler.__init__(self, **settings)
-        Marker.__init__(self, key, strategy, delta, tokenizer=tokenizer)
+        Marker.__init__(self, key, strategy, delta, tokenizer=tokenizer, audit=audit)
         self._seen: Tensor | None = None
         _watch(model, self)
 
@@ -64,19 +66,22 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
                 "neighbour is known: this watermark is for LLaDA2Pipeline"
             )
         self.check_mask(mask_token_id)
-        left = self._left_of(sample, mask_token_id)
+        left, start = self._before(sample, mask_token_id)
         writable = torch.ones_like(sample, dtype=torch.bool)
         if prompt_mask is not None:
             writable &= ~prompt_mask
         logits = model_output.clone()
         self.mark_block(
-            left, left != mask_token_id, sample, sample != mask_token_id, logits, writable
+            left, left != mask_token_id, sample, sample != mask_token_id, logits, writable, start
         )
         masks = {"mask_token_id": mask_token_id, "prompt_mask": prompt_mask}
         return super().step(logits, timestep, sample, **masks, **options)
 
-    def _left_of(self, block: Tensor, mask_id: int) -> Tensor:
-        """Return [B]: the token before the block, as the model has just seen it, or the mask."""
+    def _before(self, block: Tensor, mask_id: int) -> tuple[Tensor, int]:
+        """Return the tokens [B] before the block, or the mask, and where the block begins.
+
+        They are what the model has just seen.
+        """
         seen, self._seen = self._seen, None
         size = block.shape[1]
         if seen is None or not torch.equal(seen[:, -size:], block):
@@ -84,7 +89,8 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
                 "the model that was given to the scheduler is not the one that was just run: "
                 "pass `pipe.model`"
             )
-        return seen[:, -size - 1] if seen.shape[1] > size else torch.full_like(block[:, 0], mask_id)
+        start = seen.shape[1] - size
+        return seen[:, start - 1] if start else torch.full_like(block[:, 0], mask_id), start
 
 
 def _watch(model: nn.Module, scheduler: DllmarkScheduler) -> None:

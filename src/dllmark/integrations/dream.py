@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import Tensor
 
 from dllmark.integrations.marker import Marker, check_whole
@@ -33,8 +35,9 @@ class DllmarkLogitsHook(Marker):
         *,
         tokenizer: AnyTokenizer | None = None,
         mask_id: int = MASK_ID,
+        audit: str | Path | None = None,
     ) -> None:
-        super().__init__(key, strategy, delta, tokenizer=tokenizer, mask_id=mask_id)
+        super().__init__(key, strategy, delta, tokenizer=tokenizer, mask_id=mask_id, audit=audit)
 
     def __call__(self, step: int | None, x: Tensor, logits: Tensor) -> Tensor:
         """Bias in place the logits [B, L, V] of every position of x [B, L] that is masked.
@@ -43,6 +46,8 @@ class DllmarkLogitsHook(Marker):
         """
         assert self.mask_id is not None
         self.idle = False
+        if step == 0:
+            self.request.end()  # the one before, if nobody checked it
         check_whole(x, logits)
         masked = x == self.mask_id
         self.mark(x, ~masked, logits, masked)

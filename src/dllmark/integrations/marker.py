@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dllmark.errors import DllmarkError, MissingPackageError
+from dllmark.integrations.audit import RequestCount, audit_file
 from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.source import Source
@@ -28,8 +31,9 @@ class Marker:
     """A key's watermark inside somebody else's sampler: the base of the adapters.
 
     `biased` counts positions at each step: one that stays masked for ten steps counts ten times.
-    As a context manager it calls `check` at its end. One that nobody ever called says so when it
-    is thrown away, since a text was then written without the mark.
+    A request ends with `check`, which raises if nothing was biased for it. As a context manager it
+    calls `check` at its end. One that nobody ever called says so when it is thrown away, since a
+    text was then written without the mark. With `audit`, a file, each request leaves a line there.
 
     >>> marker = Marker(key)
     >>> tokens = torch.tensor([[7, 2, 2]])
@@ -47,24 +51,37 @@ class Marker:
         *,
         tokenizer: AnyTokenizer | None = None,
         mask_id: int | None = None,
+        audit: str | Path | None = None,
     ) -> None:
         self.biased = 0
         self.idle = False
         self.watermark = Watermark(key, strategy, delta, tokenizer=tokenizer)
+        path = None if audit is None else audit_file(audit)
+        self.request = RequestCount(self.watermark, path)
+        self._checked = False
+        weakref.finalize(self, self.request.end)  # a last request that nobody checked
         self.mask_id = mask_id
         if mask_id is not None:
             self.check_mask(mask_id)
         self.idle = True  # from here on, not to be called is a mistake
 
     def mark(
-        self, tokens: Tensor, revealed: Tensor, logits: Tensor, where: Tensor, offset: int = 0
-    ) -> None:
-        """Bias in place the logits of the positions to write.
+        self,
+        tokens: Tensor,
+        revealed: Tensor,
+        logits: Tensor,
+        where: Tensor,
+        offset: int = 0,
+        at: int | None = 0,
+    ) -> list[int]:
+        """Bias in place the logits of the positions to write; return how many there are in each.
 
         tokens    [B, L]     the sequence as it is
         revealed  [B, L]     False only where the model has yet to write
         logits    [B, R, V]  logits[:, r] predict position r + offset
         where     [B, L]     the positions to bias, which the logits must cover
+        at                   where tokens begin in the text, to count what is written once; None
+                             if they were counted already
         """
         self.idle = False
         _check_batch(tokens, logits)
@@ -78,7 +95,9 @@ class Marker:
         if counts != covered:
             raise _uncovered(tokens, logits)
         if not sum(counts):
-            return
+            return counts
+        if at is not None:
+            self.request.see(where, at)
         number = torch.arange(length, device=tokens.device)
         order = torch.where(where, number, length).sort(1).values[:, : max(counts)]
         positions = torch.where(order < length, order, -1)
@@ -96,6 +115,8 @@ class Marker:
         assert held is not None
         _write(logits, *held, offset)
         self.biased += sum(counts)
+        self.request.biased += sum(counts)
+        return counts
 
     def mark_block(
         self,
@@ -105,14 +126,16 @@ class Marker:
         revealed: Tensor,
         logits: Tensor,
         where: Tensor,
-    ) -> None:
+        at: int = 0,
+    ) -> list[int]:
         """Bias a block [B, N] as `mark` does, with the tokens [B] to its left, where known [B]."""
-        self.mark(
+        return self.mark(
             torch.cat([left[:, None], block], 1),
             torch.cat([known[:, None], revealed], 1),
             logits,
             torch.cat([torch.zeros_like(known)[:, None], where], 1),
             offset=1,
+            at=at,
         )
 
     def check_mask(self, mask_id: int) -> None:
@@ -125,15 +148,18 @@ class Marker:
             )
 
     def check(self) -> None:
-        """Raise if no token was biased so far."""
+        """End a request: raise if no token was biased for it, else write its line, if asked to."""
         self.idle = False
-        if not self.biased:
+        self._checked = True
+        if not self.request.biased:
             raise DllmarkError(
                 "no token was biased, so nothing is marked: the sampler never called the "
                 "watermark, or its masks are not those the watermark was told of"
             )
+        self.request.end()
 
     def __enter__(self: Self) -> Self:
+        self._checked = False
         return self
 
     def __exit__(
@@ -143,7 +169,9 @@ class Marker:
         traceback: TracebackType | None,
     ) -> None:
         self.idle = False
-        if kind is None:
+        if kind is not None:
+            self.request.drop()
+        elif self.request.biased or not self._checked:
             self.check()
 
     def __del__(self) -> None:

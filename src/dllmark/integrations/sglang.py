@@ -10,12 +10,14 @@ and does not start unless x.yaml names a key file that can be read.
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dllmark.errors import DllmarkError
+from dllmark.integrations.audit import RequestCount, audit_file
 from dllmark.integrations.marker import Marker, needs
 from dllmark.marking.strategies import ENGINE_DEFAULT
 
@@ -26,7 +28,7 @@ with needs(REQUIREMENT):
 
 logger = logging.getLogger(__name__)
 
-SETTINGS = {"key", "strategy", "delta", "tokenizer"}
+SETTINGS = {"key", "strategy", "delta", "tokenizer", "audit"}
 EXAMPLE = "dllmark:\n  key: /path/to/my.key"
 
 
@@ -58,6 +60,11 @@ class MarkedAlgorithm:
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         self.marker = _marker(config)
+        audit = config.algorithm_config["dllmark"].get("audit")
+        self._audit = None if audit is None else audit_file(audit)
+        self._counts: dict[int, RequestCount] = {}
+        weakref.finalize(self, _end_all, self._counts)
+        self._slots: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._left: list[int] = []
         self._report_at = 1
@@ -68,7 +75,11 @@ class MarkedAlgorithm:
         slots: list[int] = forward_batch.req_pool_indices.tolist()
         requests = forward_batch.rids or [""] * len(slots)
         self._left = [self._left_of(*place) for place in zip(slots, requests, starts, strict=True)]
-        wanted, before = bool(self._masked(forward_batch).any()), self.marker.biased
+        masks: list[int] = self._masked(forward_batch).sum(1).tolist()
+        for place in zip(slots, requests, starts, masks, strict=True):
+            self._count(*place)
+        self._slots = slots
+        wanted, before = any(masks), self.marker.biased
         result = super().run(model_runner, forward_batch, algo_states)  # type: ignore[misc]
         if wanted and self.marker.biased == before:
             raise DllmarkError("SGLang filled masks without calling step: nothing was marked")
@@ -84,9 +95,11 @@ class MarkedAlgorithm:
         logits = full_logits.view(*block.shape, -1)
         masked = self._masked(forward_batch)
         left = torch.tensor(self._left, device=block.device, dtype=block.dtype)
-        self.marker.mark_block(
+        counts = self.marker.mark_block(
             left, left != self.mask_id, block, ~masked, logits, _writable(masked, states)
         )
+        for slot, count in zip(self._slots, counts, strict=True):
+            self._counts[slot].biased += count
         return super().step(forward_batch, full_logits, states)  # type: ignore[misc]
 
     def _masked(self, forward_batch: Any) -> Tensor:
@@ -104,11 +117,28 @@ class MarkedAlgorithm:
             return block.left
         return block.last if block.start + self.block_size == start else self.mask_id
 
+    def _count(self, slot: int, request: str, start: int, masks: int) -> None:
+        """Count the tokens of a block that is new. A slot's new request ends the one before."""
+        block = self._blocks.get(slot)
+        same = block is not None and request != "" and block.request == request
+        if not same:
+            if slot in self._counts:
+                self._counts[slot].end()
+            self._counts[slot] = RequestCount(self.marker.watermark, self._audit)
+        if not same or (block is not None and block.start != start):
+            self._counts[slot].tokens += masks
+
     def _report(self) -> None:
         """Log the count each time it has doubled."""
         if self.marker.biased >= self._report_at:
             self._report_at = 2 * self.marker.biased
             logger.info("dllmark has biased the logits of %d positions", self.marker.biased)
+
+
+def _end_all(counts: dict[int, RequestCount]) -> None:
+    """Write the lines of the last requests."""
+    for count in counts.values():
+        count.end()
 
 
 def _algorithm(name: str) -> Any:
@@ -157,6 +187,8 @@ def _marker(config: Any) -> Marker:
             f"--dllm-algorithm-config: there are {', '.join(sorted(SETTINGS))}"
         )
     delta = given.get("delta")
+    if not isinstance(given.get("audit"), str | None):
+        raise DllmarkError("the setting audit of dllmark is the path of a file")
     if isinstance(delta, bool) or not isinstance(delta, int | float | None):
         raise DllmarkError("the setting delta of dllmark is a number")
     marker = Marker(

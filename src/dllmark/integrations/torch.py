@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ def watermarked(
     tokenizer: AnyTokenizer | None = None,
     mask_id: int | None = None,
     shifted: bool | None = None,
+    audit: str | Path | None = None,
 ) -> Iterator[Marker]:
     """Bias what the model predicts for masked positions while the block runs.
 
@@ -35,7 +37,8 @@ def watermarked(
     `shifted` says that the model predicts the token *after* each position, and that the loop shifts
     the logits itself, as for Dream. The mask and this default to what the model's config says.
     A loop may give the model a cache and only a part of the text, as Fast-dLLM does.
-    Leaving the block without a biased token is an error.
+    Leaving the block without a biased token is an error. With `audit`, a block is a request and
+    leaves a line in that file.
     """
     config = getattr(model, "config", None)
     mask_id = getattr(config, "mask_token_id", None) if mask_id is None else mask_id
@@ -43,7 +46,7 @@ def watermarked(
         raise DllmarkError("the model's config names no mask_token_id: pass the mask as mask_id")
     if shifted is None:
         shifted = getattr(config, "model_type", None) == "Dream"
-    marker = Marker(key, strategy, delta, tokenizer=tokenizer, mask_id=mask_id)
+    marker = Marker(key, strategy, delta, tokenizer=tokenizer, mask_id=mask_id, audit=audit)
     handle = model.register_forward_hook(_Hook(marker, mask_id, shifted), with_kwargs=True)
     try:
         with marker:
@@ -102,7 +105,7 @@ class _Hook:
         where = torch.zeros_like(text, dtype=torch.bool)
         where[:, first : first + tokens.shape[1]] = masked
         offset = first + int(self._shifted)
-        self._marker.mark(text, text != self._mask_id, logits, where, offset)
+        self._marker.mark(text, text != self._mask_id, logits, where, offset, at=None)
 
     def _beside(self, tokens: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return [B, 1] each: the tokens before and after a part, [B, 0] where there is none.

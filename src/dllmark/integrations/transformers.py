@@ -5,6 +5,8 @@ One key then marks both kinds of model, and one detector recognises both.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -26,9 +28,14 @@ class DllmarkLogitsProcessor(Marker, LogitsProcessor):
     """
 
     def __init__(
-        self, key: Source, delta: float | None = None, *, tokenizer: AnyTokenizer | None = None
+        self,
+        key: Source,
+        delta: float | None = None,
+        *,
+        tokenizer: AnyTokenizer | None = None,
+        audit: str | Path | None = None,
     ) -> None:
-        super().__init__(key, "kgw", delta, tokenizer=tokenizer)
+        super().__init__(key, "kgw", delta, tokenizer=tokenizer, audit=audit)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return the scores [B, V] of the next token, biased by the last of input_ids [B, L]."""
@@ -44,5 +51,8 @@ class DllmarkLogitsProcessor(Marker, LogitsProcessor):
         left = input_ids[:, -1]
         biased = scores.clone()  # `generate` may hand out the unbiased ones
         next_one, this = torch.zeros_like(left)[:, None], torch.ones_like(left, dtype=torch.bool)
-        self.mark_block(left, this, next_one, ~this[:, None], biased[:, None], this[:, None])
+        self.mark_block(
+            left, this, next_one, ~this[:, None], biased[:, None], this[:, None],
+            at=input_ids.shape[1],
+        )  # fmt: skip
         return biased
