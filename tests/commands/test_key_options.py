@@ -212,6 +212,30 @@ def test_generate_marks_with_the_current_key_of_a_ring(run, ring, key, tmp_path)
     assert written["watermark"]["key_id"] == key.derive("customer-17/2026-11").id
     labelled = run("generate", "A", "--keyring", ring, "--label", "blog", "--json", *SHORT).json
     assert labelled["watermark"]["key_id"] == key.id
+    assert run("generate", "A", "--keyring", ring, "--no-watermark", *SHORT).status == 0
+    assert KeyRing(ring).texts() == {key.derive("customer-17/2026-11").id: 1, key.id: 1}
+
+
+@pytest.mark.usefixtures("one_core")
+def test_generate_counts_what_it_writes_and_not_what_was_there(run, ring, key, tmp_path):
+    KeyRing(ring).rotate_after(2)
+    options = ["--keyring", ring, "--label", "blog", "-o", tmp_path / "out.jsonl", *SHORT]
+    assert run("generate", "A", *options).status == 0
+    assert run("generate", "A", *options).status == 0
+    assert KeyRing(ring).texts() == {key.id: 1}
+    assert run("generate", "A", "B", *options).status == 0
+    assert KeyRing(ring).texts() == {key.id: 2}
+    assert KeyRing(ring).current("blog") == key.derive("blog#2")
+    result = run("generate", "A", "B", *options)  # the file was begun with the key before
+    assert (result.status, "carries another mark than this run makes" in result.err) == (2, True)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_texts_that_cannot_be_counted_are_written_and_told(run, ring):
+    (ring / "texts.json").write_text("{")
+    result = run("generate", "A", "--keyring", ring, "--json", *SHORT)
+    assert (result.status, len(result.records)) == (0, 1)
+    assert "texts that the key marks are not counted: " in result.err
 
 
 def test_generate_never_writes_without_a_mark_for_want_of_a_key(run, ring, monkeypatch):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dllmark.relation.key import WatermarkKey
-from dllmark.relation.keyring import KeyRing
+from dllmark.relation.keyring import ADVISED, KeyRing
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_list_shows_which_key_marks_and_which_only_recognise(run, ring):
     shown = run("keys", "list", ring)
     head, *lines = [line.split("  ") for line in shown.out.splitlines()]
     assert [field.strip() for field in head if field] == [
-        "label", "key", "state", "since", "gamma", "tokenizer",
+        "label", "key", "state", "since", "texts", "gamma", "tokenizer",
     ]  # fmt: skip
     fields = [[field.strip() for field in line if field.strip()] for line in lines]
     assert [(row[0], row[2]) for row in fields] == [
@@ -123,3 +123,23 @@ def test_a_folder_that_others_can_read_is_refused(run, ring):
     ring.chmod(0o755)
     result = run("keys", "list", ring)
     assert (result.status, f"run `chmod 700 {ring}`" in result.err) == (2, True)
+
+
+def test_list_warns_of_a_key_that_has_marked_too_many_texts(run, ring):
+    opened = KeyRing(ring)
+    opened.count(opened.current(), ADVISED + 1)
+    result = run("keys", "list", ring)
+    assert f"{ADVISED + 1:,}" in result.out
+    assert f"blog has marked {ADVISED + 1:,} texts, more than the {ADVISED:,}" in result.err
+    assert f"`dllmark keys policy {ring} --rotate-after {ADVISED}`" in result.err
+    listed = run("keys", "list", ring, "--json")
+    assert [key["texts"] for key in listed.json["keys"]] == [ADVISED + 1]
+
+
+def test_a_ring_can_be_told_when_to_rotate(run, ring):
+    assert run("keys", "policy", ring, "--rotate-after", 500).out.endswith("after 500 texts\n")
+    assert run("keys", "list", ring, "--json").json["rotate_after"] == 500
+    result = run("keys", "policy", ring, "--rotate-after", 0, "--json")
+    assert result.json == {"ring": str(ring), "rotate_after": None}
+    assert "never" in run("keys", "policy", ring, "--rotate-after", 0).out
+    assert KeyRing(ring).record.rotate_after is None

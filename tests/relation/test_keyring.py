@@ -11,7 +11,7 @@ import pytest
 
 from dllmark.errors import InputError, KeyFileError, KeyRingError
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
-from dllmark.relation.keyring import KeyRing
+from dllmark.relation.keyring import ADVISED, KeyRing
 
 TOKENIZER = TokenizerId("some", "sha256:some")
 KEY = WatermarkKey(Secret(b"sixteen bytes ok"), 0.5, TOKENIZER, "today")
@@ -249,3 +249,83 @@ def test_changes_wait_for_each_other(folder):
 def test_a_ring_does_not_print_its_secrets(ring):
     ring.all_keys()
     assert KEY.secret.reveal().hex() not in repr(vars(ring)) + repr(ring)
+
+
+def test_a_ring_counts_the_texts_of_each_key_and_keeps_no_text(ring):
+    assert ring.texts() == {}
+    ring.count(KEY, 3)
+    ring.derive("sub")
+    ring.count(KEY.derive("sub"), 1)
+    KeyRing(ring.folder).count(KEY, 2)
+    assert ring.texts() == {KEY.id: 5, KEY.derive("sub").id: 1}
+    assert stat.S_IMODE((ring.folder / "texts.json").stat().st_mode) == 0o600
+    assert ring.current() == KEY.derive("sub")  # nobody asked for a rotation
+
+
+def test_counts_of_several_processes_add_up(folder):
+    threads = [threading.Thread(target=lambda: KeyRing(folder).count(KEY, 1)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert KeyRing(folder).texts() == {KEY.id: 8}
+
+
+def test_after_so_many_texts_the_next_key_takes_over(ring, clock):
+    ring.rotate_after(10)
+    ring.count(KEY, 9)
+    assert ring.current() == KEY
+    clock.move(seconds=1)
+    ring.count(KEY, 1)
+    second = KEY.derive("blog#2")
+    assert ring.current() == second == ring.current("blog")
+    ring.count(KEY, 1)  # a text that was begun before
+    assert len(ring.record.keys) == 2
+    clock.move(seconds=1)
+    ring.count(second, 12)
+    assert ring.current() == KEY.derive("blog#3")
+    ring.rotate_after(None)
+    ring.count(ring.current(), 100)
+    assert len(ring.record.keys) == 3
+
+
+def test_a_rotation_takes_over_though_the_clock_stands_still_or_went_back(ring, clock):
+    ring.rotate_after(1)
+    clock.move(days=3)
+    ring.derive("sub")
+    clock.move(days=-3)
+    ring.count(KEY.derive("sub"), 1)
+    assert ring.current("sub") == KEY.derive("sub#2")
+
+
+def test_a_key_planned_for_later_still_takes_over_after_a_rotation(ring, clock):
+    ring.derive("december", begins=NOON + timedelta(days=15))
+    ring.rotate_after(1)
+    ring.count(KEY, 1)
+    assert ring.current() == KEY.derive("blog#2")
+    clock.move(days=15)
+    assert ring.current() == KEY.derive("december")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": "b"}', '{"a": 1.5}'])
+def test_damaged_counts_are_a_clear_error(ring, content):
+    (ring.folder / "texts.json").write_text(content)
+    for use in (ring.texts, lambda: ring.count(KEY, 1)):
+        with pytest.raises(KeyRingError, match="restore it, or remove it to count from 0"):
+            use()
+
+
+@pytest.mark.parametrize("after", [0, -1, 1.5, True])
+def test_a_rotation_needs_a_number_of_texts(ring, after):
+    with pytest.raises(KeyRingError, match="after 1 text at least"):
+        ring.rotate_after(after)
+
+
+def test_a_key_that_marked_too_much_and_still_marks_is_named(ring, clock):
+    ring.count(KEY, ADVISED)
+    assert ring.overused() == []
+    ring.count(KEY, 1)
+    assert [key.label for key in ring.overused()] == ["blog"]
+    clock.move(seconds=1)
+    ring.derive("blog/next")
+    assert ring.overused() == []

@@ -190,3 +190,28 @@ def test_secrets_of_a_ring_are_in_no_answer(served, key):
         answer = served.client.get(path).text
         for each in (key, key.derive("december")):
             assert each.secret.reveal().hex() not in answer
+
+
+def test_a_key_that_has_marked_enough_is_followed_by_the_next(served, folder, key):
+    KeyRing(folder).rotate_after(3)
+    body = {"model": "tiny", "prompt": ["One", "Two"], "max_tokens": 8}
+    assert served.post("/v1/completions", **body).json()["watermark"]["key_id"] == key.id
+    assert served.post("/v1/generate", **REQUEST, watermark=False).json()["watermark"] is None
+    assert KeyRing(folder).texts() == {key.id: 2}
+    assert marked_with(served) == key.id
+    assert marked_with(served) == key.derive("blog#2").id
+
+
+def test_a_text_that_a_client_leaves_is_counted(served, folder, key, gate):
+    """Else who cuts texts off before their end could have any number of them."""
+    with served.client.stream("POST", "/v1/generate", json={**REQUEST, "stream": True}) as answer:
+        gate.wait_for_model()
+        answer.close()
+    gate.open()
+    assert KeyRing(folder).texts() == {key.id: 1}
+
+
+def test_texts_are_written_where_they_cannot_be_counted(served, folder, key, logged):
+    (folder / "texts.json").write_text("{")
+    assert marked_with(served) == key.id
+    assert "texts that a key marks are not counted: " in logged.text

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dllmark.commands.key_options import chosen_ring, current_key, has_key, one_key
+from dllmark.commands.key_options import chosen_ring, current_key, has_key, one_key, text_counter
 from dllmark.commands.options import (
     JsonOption,
     KeyringOption,
@@ -161,6 +161,7 @@ def generate(
             "suppress-end": suppress_end,
         }),
         tokens=tokens, chat=not plain, seed=seed, watch=watch,
+        on_written=text_counter(None if no_watermark else ring, loaded),
     )  # fmt: skip
     if output is None:
         for text in run.texts(given):
@@ -262,6 +263,7 @@ class TextRun:
     chat: bool = True
     seed: int = 0
     watch: bool = False
+    on_written: Callable[[int], None] = lambda texts: None
 
     def __post_init__(self) -> None:
         check_length(self.sampler, self.tokens)
@@ -347,7 +349,9 @@ class TextRun:
                     tokens=self.tokens, chat=self.chat, seed=self.seed + (start << 32),
                     batch_size=BATCH, on_step=on_step,
                 )  # fmt: skip
-            yield from written[max(0, first - start) :]
+            new = written[max(0, first - start) :]
+            self.on_written(len(new))
+            yield from new
 
     def _load(self) -> tuple[Model, Watermark | None]:
         """Return the model and its mark; what does not fit is told before weights are fetched."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import getpass
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dllmark.errors import InputError, KeyFileError
+from dllmark.errors import DllmarkError, InputError, KeyFileError
+from dllmark.terminal import err
 
 if TYPE_CHECKING:
     from dllmark.relation.key import Secret, WatermarkKey
@@ -89,6 +90,22 @@ def current_key(ring: KeyRing, label: str | None, model: str | None) -> Watermar
 
     fingerprint = load_tokenizer(source_of_model(model)).fingerprint if model else None
     return ring.current(label, fingerprint)
+
+
+def text_counter(ring: KeyRing | None, key: WatermarkKey | None) -> Callable[[int], None]:
+    """Return what tells the ring that its key has marked some more texts, if there is one.
+
+    Where the ring cannot be told, say because it is mounted read-only, a line says so.
+    """
+
+    def count(texts: int) -> None:
+        if ring and key:
+            try:
+                ring.count(key, texts)
+            except DllmarkError as error:
+                err.print(f"texts that the key marks are not counted: {error}")
+
+    return count
 
 
 def open_ring(folder: Path) -> KeyRing:

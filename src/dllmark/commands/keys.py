@@ -18,7 +18,7 @@ from dllmark.commands.options import (
 )
 from dllmark.errors import KeyRingError
 from dllmark.files import atomic_write, writing
-from dllmark.terminal import out, print_json, print_line, printable
+from dllmark.terminal import err, out, print_json, print_line, printable
 
 if TYPE_CHECKING:
     from dllmark.relation.keyring import KeyRing
@@ -44,7 +44,7 @@ FromOption = Annotated[
 ]
 
 
-COLUMNS = ("label", "key", "state", "since", "gamma", "tokenizer")
+COLUMNS = ("label", "key", "state", "since", "texts", "gamma", "tokenizer")
 
 
 @app.command()
@@ -79,25 +79,41 @@ def new(
 
 @app.command("list")
 def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
-    """Show the keys of a ring: which one marks now, and which only recognise."""
+    """Show the keys of a ring: which one marks now, and which only recognise.
+
+    A key that has marked more texts than is advised, and still marks, is named below.
+    """
     from rich.cells import cell_len, set_cell_size
+
+    from dllmark.relation.keyring import ADVISED
 
     opened = open_ring(ring)
     current = _current(opened)
-    facts = [_facts(opened, key, current) for key in opened.record.keys]
+    counts = opened.texts()
+    facts = [
+        {**_facts(opened, key, current), "texts": counts.get(key.id, 0)}
+        for key in opened.record.keys
+    ]
     if as_json:
-        print_json({"ring": str(ring), "keys": facts})
+        rule = opened.record.rotate_after
+        print_json({"ring": str(ring), "rotate_after": rule, "advised": ADVISED, "keys": facts})
         return
     rows = [COLUMNS]
     for each in facts:
         since = each["retired"] if each["state"] == "retired" else each["from"]
         tokenizer = printable(each["tokenizer"]["name"])
-        state, gamma = each["state"], f"{each['gamma']:g}"
-        rows.append((each["label"], each["id"], state, _day(since), gamma, tokenizer))
+        numbers = f"{each['texts']:,}", f"{each['gamma']:g}"
+        rows.append((each["label"], each["id"], each["state"], _day(since), *numbers, tokenizer))
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (set_cell_size(*cell) for cell in zip(row, widths, strict=True))
         print_line("  ".join(cells).rstrip())
+    for key in opened.overused():
+        err.print(
+            f"{key.label} has marked {counts[key.id]:,} texts, more than the {ADVISED:,} after "
+            "which forging is practical: derive the next key, or have the ring do so with "
+            f"`dllmark keys policy {ring} --rotate-after {ADVISED}`"
+        )
 
 
 @app.command()
@@ -175,6 +191,29 @@ def import_(
         raise KeyRingError(f"{file} has no label of its own: give one with --label")
     opened = KeyRing.create(ring)
     _report(opened, opened.add(key, label, start, unlock.passphrase), "imported", as_json)
+
+
+@app.command()
+def policy(
+    ring: RingArgument,
+    rotate_after: Annotated[
+        int,
+        typer.Option(
+            help="Texts after which a key is followed by the next one, derived from the same "
+            "master as label#2, label#3 and so on; 0: never.",
+            show_default=False,
+            min=0,
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Say when the ring rotates by itself; keys that begin at a date take over then anyway."""
+    open_ring(ring).rotate_after(rotate_after or None)
+    if as_json:
+        print_json({"ring": str(ring), "rotate_after": rotate_after or None})
+        return
+    when = f"after {rotate_after:,} texts" if rotate_after else "never"
+    out.print(f"keys of {ring} are rotated {when}")
 
 
 @app.command()

@@ -7,11 +7,13 @@ its master and its label give its secret. Only the folder's owner may enter it.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -24,10 +26,13 @@ from dllmark.relation.key import (
     check_label,
     passphrase_from_environment,
 )
-from dllmark.relation.ring_record import RingKey, RingRecord
+from dllmark.relation.ring_record import RingKey, RingRecord, check_rotation
 
 RECORD = "ring.json"
 TEXTS = "texts.json"
+ADVISED = 1000
+"""Texts that one key should mark at most: with more, forging becomes practical."""
+
 LARGEST = 1 << 28
 """Bytes that are read of a record: a million derived keys."""
 
@@ -221,6 +226,61 @@ class KeyRing:
 
     def _path(self, entry: RingKey) -> Path:
         return self.folder / f"{entry.id}.key"
+
+    def texts(self) -> dict[str, int]:
+        """Return how many texts each key has marked, by its id; one that marked none is missing."""
+        path = self.folder / TEXTS
+        try:
+            with path.open("rb") as file:
+                counts = json.loads(file.read(LARGEST))
+            if isinstance(counts, dict) and all(type(count) is int for count in counts.values()):
+                return counts
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError):
+            pass
+        raise KeyRingError(f"{path} cannot be read: restore it, or remove it to count from 0")
+
+    def count(self, key: WatermarkKey, texts: int) -> None:
+        """Note that a key marks some more texts; where the ring says so, the next key takes over.
+
+        Only their number is kept.
+        """
+        with self._changing() as change:
+            counts = self.texts()
+            counts[key.id] = counts.get(key.id, 0) + texts
+            _write(self.folder / TEXTS, json.dumps(counts).encode() + b"\n")
+            record = self.record
+            if record.rotate_after and counts[key.id] >= record.rotate_after:
+                self._rotate(record, record.find(key.id), change)
+
+    def overused(self) -> list[RingKey]:
+        """Return the keys that have marked more texts than is advised, and that still mark."""
+        record, counts = self.record, self.texts()
+        return [
+            key
+            for key in record.keys
+            if counts.get(key.id, 0) > ADVISED
+            and key.state(self.now) == "active"
+            and record.current(self.now, key.stem).id == key.id
+        ]
+
+    def rotate_after(self, texts: int | None) -> None:
+        """Say after how many texts a key is followed by the next one, or that none is."""
+        if texts is not None:
+            check_rotation(texts)
+        with self._changing() as change:
+            change(replace(self.record, rotate_after=texts))
+
+    def _rotate(
+        self, record: RingRecord, entry: RingKey, change: Callable[[RingRecord], None]
+    ) -> None:
+        """Add the key that follows one, unless that was done already."""
+        label, begins = record.next_of(entry, self.now)
+        if all(key.label != label for key in record.keys):
+            source = record.find(entry.master) if entry.master else entry
+            key = self.key(source).derive(label)
+            change(record.with_key(self._entry(key, label, begins, source.id)))
 
     @contextmanager
     def _changing(self) -> Iterator[Callable[[RingRecord], None]]:

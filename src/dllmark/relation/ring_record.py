@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from dllmark.errors import DllmarkError, KeyRingError
@@ -45,6 +45,12 @@ class RingKey:
         `customer-17` has `customer-17/2026-11` below it, and the `customer-17#2` it was rotated to.
         """
         return self.label == label or self.label.startswith((f"{label}/", f"{label}#"))
+
+    @property
+    def stem(self) -> str:
+        """Its label without the number that rotation gave it: `blog` of `blog#2`."""
+        stem, _, number = self.label.rpartition("#")
+        return stem if stem and number.isascii() and number.isdigit() else self.label
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -106,7 +112,8 @@ class RingRecord:
     ) -> RingKey:
         """Return the key that marks now: of the active ones that which began last.
 
-        `label` chooses among the keys under it, `fingerprint` among those for a tokenizer.
+        Of two that began together it is the one that was added last. `label` chooses among the
+        keys under it, `fingerprint` among those for a tokenizer.
         """
         among = [
             key
@@ -122,7 +129,7 @@ class RingRecord:
             )
         active = [key for key in among if key.state(now) == "active"]
         if active:
-            return max(active, key=lambda key: (key.begins, key.id))
+            return max(reversed(active), key=lambda key: key.begins)
         later = [key.begins for key in among if key.state(now) == "later"]
         reason = f"the next one begins {shown(min(later))}" if later else "all are retired"
         raise KeyRingError(
@@ -140,14 +147,13 @@ class RingRecord:
         return replace(self, keys=keys)
 
     def next_of(self, key: RingKey, now: datetime) -> tuple[str, datetime]:
-        """Return the label that a key is rotated to, and when that begins: after the key did.
+        """Return the label that a key is rotated to, and when that begins: not before the key did.
 
         `blog` is rotated to `blog#2`, and that to `blog#3`.
         """
-        stem, _, number = key.label.rpartition("#")
-        rotated = stem and number.isascii() and number.isdigit()
-        label = f"{stem}#{int(number) + 1}" if rotated else f"{key.label}#2"
-        return label, max(now, key.begins + timedelta(microseconds=1))
+        number = int(key.label.removeprefix(f"{key.stem}#")) if key.stem != key.label else 1
+        label = f"{key.stem}#{number + 1}"
+        return label, max(now, key.begins)
 
     def to_bytes(self) -> bytes:
         """Return the record's file; a derived key shares γ and tokenizer with its master."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -115,6 +115,7 @@ class QueuedGeneration:
             loop.call_soon_threadsafe(self._events.put_nowait, step)
 
         arguments = self._arguments
+        self._queue.on_start(arguments)
         start = time.monotonic()
         texts = generate(
             self._queue.model, arguments.prompts, arguments.watermark, arguments.sampler,
@@ -126,10 +127,20 @@ class QueuedGeneration:
 
 
 class GenerationQueue:
-    """The model and the generations for it: one runs, `waiting` more may wait."""
+    """The model and the generations for it: one runs, `waiting` more may wait.
 
-    def __init__(self, model: Model, waiting: int, metrics: Metrics) -> None:
+    `on_start` is told, in the model's thread, what begins to be written.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        waiting: int,
+        metrics: Metrics,
+        on_start: Callable[[GenerateArguments], None],
+    ) -> None:
         self.model = model
+        self.on_start = on_start
         self.metrics = metrics
         self.waiting = waiting
         self.turn = asyncio.Lock()

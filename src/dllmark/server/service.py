@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dllmark.detection.any_key import AnyKeyDetector, key_detector
 from dllmark.detection.detector import Detection, Scoring, Verdict
-from dllmark.errors import InputError, KeyRingError, MismatchError
+from dllmark.errors import DllmarkError, InputError, KeyRingError, MismatchError
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.keyring import KeyRing
 from dllmark.relation.tokenizer import Tokenizer
-from dllmark.server.generation_queue import GenerationQueue
+from dllmark.server.generation_queue import GenerateArguments, GenerationQueue
 from dllmark.server.limits import Limits
 from dllmark.server.metrics import Metrics
 from dllmark.server.refusal import Refusal
+from dllmark.server.streams import log
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -56,6 +57,9 @@ class FixedKeys:
     def current(self, label: str | None, fingerprint: str) -> WatermarkKey:
         """Return the key that marks."""
         return self._keys[0]
+
+    def count(self, key: WatermarkKey, texts: int) -> None:
+        """Count nothing: that is for rings."""
 
 
 @dataclass
@@ -94,7 +98,9 @@ class Service:
         self.metrics = Metrics()
         self.pool = ThreadPoolExecutor(os.cpu_count(), "detector")
         self.queue = (
-            GenerationQueue(self.model, self.limits.waiting, self.metrics) if self.model else None
+            GenerationQueue(self.model, self.limits.waiting, self.metrics, self.count_texts)
+            if self.model
+            else None
         )
 
     @property
@@ -106,6 +112,15 @@ class Service:
     def key(self) -> WatermarkKey:
         """The key that marks what is written from now on."""
         return self._ring.current(self.label, self.tokenizer.fingerprint)
+
+    def count_texts(self, arguments: GenerateArguments) -> None:
+        """Tell the ring that texts are marked; where it cannot be told, they are written still."""
+        if arguments.watermark is None:
+            return
+        try:
+            self._ring.count(arguments.key, len(arguments.prompts))
+        except DllmarkError as error:
+            log.error("texts that a key marks are not counted: %s", error)
 
     def shown_keys(self) -> list[WatermarkKey]:
         """Return the key that marks, and some others."""
