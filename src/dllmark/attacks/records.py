@@ -80,6 +80,17 @@ def attack_all(
 
     What happens to a text depends on the seed and its line, not on the other texts.
     """
+    return write_all(
+        (
+            record.attacked(change(record.text, np.random.default_rng([seed, record.line])), attack)
+            for record in records
+        ),
+        output,
+    )
+
+
+def write_all(lines: Iterable[dict[str, Any]], output: Path) -> int:
+    """Write lines to a file that appears when it is complete, and return how many there were."""
     count = 0
     with (
         only_writer_of(output),
@@ -87,9 +98,8 @@ def attack_all(
         atomic_write(output) as file,
         _bar("attacking") as advance,
     ):
-        for record in records:
-            text = change(record.text, np.random.default_rng([seed, record.line]))
-            file.write(_line(record.attacked(text, attack)))
+        for line in lines:
+            file.write(_line(line))
             count += 1
             advance()
     return count

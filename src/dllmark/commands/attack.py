@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from dllmark.attacks.endpoint import GivenUp
     from dllmark.attacks.records import Answers, Record
+    from dllmark.relation.tokenizer import Ids, Tokenizer
 
 API_KEY = "DLLMARK_API_KEY"
 
-app = typer.Typer(no_args_is_help=True, help="Change texts as somebody does who wants no mark.")
+app = typer.Typer(no_args_is_help=True, help="Attack marks: edit texts, steal colours.")
 
 Input = Annotated[str, typer.Argument(help="JSONL of texts, or - for input.", show_default=False)]
 Output = Annotated[
@@ -199,6 +200,124 @@ def _dipper(
     _complete(attack, file, output, text_column, answers, as_json)
 
 
+EstimatesFile = Annotated[
+    Path, typer.Option(help="What `dllmark attack steal` wrote.", show_default=False)
+]
+
+
+@app.command("steal")
+def _steal(
+    file: Input,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The npz file to write.", show_default=False)
+    ],
+    unmarked: Annotated[
+        str | None,
+        typer.Option(help="JSONL of unmarked texts to compare with, best of the same model."),
+    ] = None,
+    tokenizer: TokenizerName = "embedded",
+    text_column: TextColumn = "text",
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate from marked texts, without the key, which pairs are green."""
+    from dllmark.attacks.steal import check_enough, count_texts, estimate, save_estimates
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    words = load_tokenizer(tokenizer)
+    _check_files(file, output)
+    marked = _read_ids(file, text_column, words)
+    check_enough(len(marked))
+    others = None if unmarked is None else _read_ids(unmarked, text_column, words)
+    estimates = estimate(
+        count_texts(marked, words), None if others is None else count_texts(others, words)
+    )
+    save_estimates(estimates, output, words)
+    report = {
+        "path": str(output), "texts": len(marked), "unmarked": len(others or ()),
+        "pairs": len(estimates.pairs), "believed green": int((estimates.log_odds > 0).sum()),
+    }  # fmt: skip
+    if as_json:
+        print_json(report)
+    else:
+        err.print(
+            f"{output}: {report['pairs']} pairs, {report['believed green']} believed green, "
+            f"from {len(marked)} marked and {report['unmarked']} unmarked texts"
+        )
+
+
+@app.command("forge")
+def _forge(
+    file: Annotated[
+        str,
+        typer.Argument(help="JSONL of texts whose words to follow, or -.", show_default=False),
+    ],
+    output: Output,
+    estimates: EstimatesFile,
+    texts: Annotated[int, typer.Option(help="How many texts to write.", min=1)] = 10,
+    tokens: Annotated[int, typer.Option(help="How many tokens each has.", min=2)] = 200,
+    seed: SeedOption = 0,
+    tokenizer: TokenizerName = "embedded",
+    text_column: TextColumn = "text",
+    as_json: JsonOption = False,
+) -> None:
+    """Write texts that a detector may take for marked, with stolen colours."""
+    import numpy as np
+
+    from dllmark.attacks.forge import forge
+    from dllmark.attacks.ngrams import NGrams
+    from dllmark.attacks.records import write_all
+    from dllmark.attacks.steal import load_estimates
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    words = load_tokenizer(tokenizer)
+    check_seed(seed)
+    _check_files(file, output)
+    stolen = load_estimates(estimates, words)
+    table = NGrams(_read_ids(file, text_column, words), words.vocab_size)
+    forged = forge(stolen, table, texts, tokens, np.random.default_rng(seed))
+    attack = {"name": "forge", "tokens": tokens, "seed": seed}
+    lines = ({"text": words.decode(ids), "attack": attack} for ids in forged)
+    count = write_all(lines, output)
+    _report(output, count, attack, as_json)
+
+
+@app.command("scrub")
+def _scrub(
+    file: Input,
+    output: Output,
+    estimates: EstimatesFile,
+    unmarked: Annotated[
+        str, typer.Option(help="JSONL of texts that show which words fit.", show_default=False)
+    ],
+    ratio: Ratio = 0.2,
+    seed: SeedOption = 0,
+    tokenizer: TokenizerName = "embedded",
+    text_column: TextColumn = "text",
+    as_json: JsonOption = False,
+) -> None:
+    """Replace the tokens whose pairs are believed green, by others that fit."""
+    from dllmark.attacks.ngrams import NGrams
+    from dllmark.attacks.scrub import scrub
+    from dllmark.attacks.steal import load_estimates
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    words = load_tokenizer(tokenizer)
+    stolen = load_estimates(estimates, words)
+    table = NGrams(_read_ids(unmarked, text_column, words), words.vocab_size)
+
+    def change(text: str, rng: np.random.Generator) -> str:
+        return words.decode(scrub(words.encode(text), ratio, stolen, table, rng))
+
+    _attack("scrub", file, output, ratio, seed, text_column, change, as_json)
+
+
+def _read_ids(path: str, text_column: str, tokenizer: Tokenizer) -> list[Ids]:
+    """Return the tokens of every text of a file."""
+    from dllmark.attacks.records import read_records
+
+    return tokenizer.encode_many([record.text for record in read_records(path, text_column)])
+
+
 def _attack(
     name: str,
     file: str,
@@ -218,6 +337,11 @@ def _attack(
     _check_files(file, output)
     attack = {"name": name, "ratio": ratio, "seed": seed}
     count = attack_all(read_records(file, text_column), output, attack, change, seed)
+    _report(output, count, attack, as_json)
+
+
+def _report(output: Path, count: int, attack: dict[str, Any], as_json: bool) -> None:
+    """Say how many texts were written, and by which attack."""
     if as_json:
         print_json({"path": str(output), "texts": count, "attack": attack})
     else:
