@@ -114,8 +114,17 @@ def print_text(text: str) -> None:
 
 def print_verdict(detection: Detection, title: str = "") -> None:
     """Print the verdict in colour with its evidence."""
+    style = STYLE[detection.verdict.value]
+    out.print(Text.assemble(title, (conclusion(detection), style), f"  {evidence(detection)}"))
+
+
+def conclusion(detection: Detection) -> str:
+    """Return the verdict in words, with the payload where one was looked for in a marked text."""
     verdict = detection.verdict.value
-    out.print(Text.assemble(title, (verdict, STYLE[verdict]), f"  {evidence(detection)}"))
+    if verdict != "watermarked" or not hasattr(detection, "payload"):
+        return verdict
+    payload = detection.payload
+    return "marked, payload unclear" if payload is None else f"{verdict}, payload {payload}"
 
 
 def print_details(text: str, details: dict[str, Any]) -> None:

@@ -9,16 +9,21 @@ import typer
 
 from dllmark.commands.key_options import all_keys
 from dllmark.commands.options import (
+    FindPayloadOption,
     JsonOption,
     KeyringOption,
     KeysOption,
     NormalizeOption,
+    PayloadBitsOption,
+    PayloadListOption,
     ScoringOption,
     TokenizersOption,
 )
-from dllmark.errors import DllmarkError
+from dllmark.commands.payload_options import chosen_payloads, only_master
+from dllmark.errors import DllmarkError, InputError
 from dllmark.terminal import (
     ERROR,
+    conclusion,
     err,
     evidence,
     print_details,
@@ -29,9 +34,9 @@ from dllmark.terminal import (
 )
 
 if TYPE_CHECKING:
-    from dllmark.detection.any_key import AnyKeyDetector
     from dllmark.detection.detector import Detection
     from dllmark.detection.documents import Document
+    from dllmark.detection.family import FamilyDetector
 
 EXIT = {"watermarked": 0, "not detected": 1, "too short": 3}
 
@@ -53,20 +58,32 @@ def detect(
         bool, typer.Option("--spans", help="Show which stretches carry the mark.")
     ] = False,
     normalize: NormalizeOption = False,
+    payload: FindPayloadOption = False,
+    payload_bits: PayloadBitsOption = None,
+    payloads: PayloadListOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a text carries the key's watermark.
 
     With several keys, the verdict and the details are those of the key that fits best, and
-    p-values are corrected for the number of keys.
+    p-values are corrected for the number of keys. With --payload they are those of the payload
+    that fits best, corrected for all payloads.
 
     Exit status, as grep's: 0 watermarked (of JSONL: at least one text), 1 not detected,
     2 error, 3 too short to tell. For folders and many files, see `dllmark scan`.
     """
     from dllmark.detection.any_key import load_detector
+    from dllmark.detection.payload import load_payload_detector
 
+    space = chosen_payloads(payload, payload_bits, payloads)
     keys = all_keys(key, keyring)
-    detector = load_detector(keys, tokenizer or (), fpr=fpr, scoring=scoring)
+    detector: FamilyDetector
+    if space is None:
+        detector = load_detector(keys, tokenizer or (), fpr=fpr, scoring=scoring)
+    elif scoring != "unique":
+        raise InputError("payloads are told by distinct pairs: leave out --scoring")
+    else:
+        detector = load_payload_detector(only_master(keys), space, tokenizer or (), fpr=fpr)
     report = _Report(detector, explain, spans, as_json)
     if jsonl or file.endswith(".jsonl"):
         raise typer.Exit(_detect_lines(report, file, normalize))
@@ -77,7 +94,7 @@ def detect(
 class _Report:
     """What is printed of a detection: JSON or lines, with the details that were chosen."""
 
-    detector: AnyKeyDetector
+    detector: FamilyDetector
     explain: bool
     spans: bool
     as_json: bool
@@ -96,7 +113,7 @@ class _Report:
             print_json({**source, **detection.to_dict(), **details})
             return
         if with_source:
-            print_line(f"{document.source}\t{detection.verdict.value}\t{evidence(detection)}")
+            print_line(f"{document.source}\t{conclusion(detection)}\t{evidence(detection)}")
         else:
             print_verdict(detection)
         print_details(document.text, details)

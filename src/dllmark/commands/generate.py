@@ -17,9 +17,13 @@ from dllmark.commands.options import (
     KeyringOption,
     LabelOption,
     OneKeyOption,
+    PayloadBitsOption,
+    PayloadListOption,
+    PayloadOption,
     SeedOption,
     check_seed,
 )
+from dllmark.commands.payload_options import Carried, carried_payload
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.files import (
     append_line,
@@ -141,9 +145,13 @@ def generate(
         str | None, typer.Option("--prompts", help='JSONL with "prompt" in each line, or -.')
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show the text being denoised.")] = False,
+    payload: PayloadOption = None,
+    payload_bits: PayloadBitsOption = None,
+    payloads: PayloadListOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write texts with a diffusion model, marked with the key."""
+    carried = carried_payload(payload, payload_bits, payloads, marked=not no_watermark)
     ring = chosen_ring(key, keyring, label)
     if not (ring or has_key(key) or no_watermark):
         raise InputError("give a key to mark with (--key or --keyring), or --no-watermark")
@@ -154,7 +162,9 @@ def generate(
         loaded = one_key(key, "generate") if has_key(key) else None
     run = TextRun(
         model_source(model, loaded),
-        None if no_watermark or loaded is None else MarkSettings.of(loaded, strategy, delta),
+        None if no_watermark or loaded is None else MarkSettings.of(
+            loaded, strategy, delta, carried
+        ),
         make_sampler(sampler, {
             "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
             "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
@@ -242,12 +252,16 @@ class MarkSettings:
     key: WatermarkKey
     strategy: Strategy
     delta: float
+    carried: Carried | None = None
 
     @classmethod
-    def of(cls, key: WatermarkKey, strategy: str, delta: float | None) -> MarkSettings:
+    def of(
+        cls, key: WatermarkKey, strategy: str, delta: float | None, carried: Carried | None = None
+    ) -> MarkSettings:
         """Return the settings of a strategy's name, with its own δ where none is given."""
         known = find_strategy(strategy)
-        mark = cls(key, known, known.default_delta if delta is None else delta)
+        key = carried.key(key) if carried else key
+        mark = cls(key, known, known.default_delta if delta is None else delta, carried)
         check_delta(mark.delta)
         return mark
 
@@ -282,6 +296,7 @@ class TextRun:
             "tokens": self.tokens,
             "chat": self.chat,
             "seed": self.seed,
+            **(self.mark.carried.facts(self.mark.key) if self.mark and self.mark.carried else {}),
         }
 
     def record(self, text: Generation) -> dict[str, Any]:

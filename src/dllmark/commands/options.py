@@ -9,6 +9,8 @@ import typer
 
 from dllmark.errors import InputError
 
+PAYLOAD_BITS = 16
+
 KeysOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -37,6 +39,30 @@ PassphraseOption = Annotated[
     typer.Option(
         "--passphrase", help="Lock the key with a passphrase: asked for, or DLLMARK_PASSPHRASE."
     ),
+]
+PayloadOption = Annotated[
+    str | None,
+    typer.Option(
+        "--payload",
+        help="What the mark says: a number, or a text of the list in --payloads.",
+        show_default=False,
+    ),
+]
+FindPayloadOption = Annotated[
+    bool,
+    typer.Option("--payload", help="Look for texts with any payload of the key, and say which."),
+]
+PayloadBitsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--payload-bits",
+        help="How long payloads are, 1 to 20 bits.",
+        show_default=str(PAYLOAD_BITS),
+    ),
+]
+PayloadListOption = Annotated[
+    Path | None,
+    typer.Option("--payloads", help="A file with one payload on each line, in place of numbers."),
 ]
 TokenizersOption = Annotated[
     list[str] | None,

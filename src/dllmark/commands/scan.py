@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dllmark.commands.key_options import all_keys
-from dllmark.commands.options import JsonOption, KeyringOption, KeysOption, TokenizersOption
+from dllmark.commands.options import (
+    FindPayloadOption,
+    JsonOption,
+    KeyringOption,
+    KeysOption,
+    PayloadBitsOption,
+    PayloadListOption,
+    TokenizersOption,
+)
+from dllmark.commands.payload_options import chosen_payloads, only_master
 from dllmark.errors import InputError, require
 from dllmark.terminal import print_json, print_text, progress_bar
 
@@ -61,6 +70,9 @@ def scan(
         str | None, typer.Option(help="The Ray cluster; else one is started on this machine.")
     ] = None,
     tokenizer: TokenizersOption = None,
+    payload: FindPayloadOption = False,
+    payload_bits: PayloadBitsOption = None,
+    payloads: PayloadListOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search a corpus for watermarked documents: one row a document, and a summary.
@@ -78,10 +90,13 @@ def scan(
     from dllmark.scan.work import ScanSettings
 
     where = Engine(engine, workers, ray_address)
+    space = chosen_payloads(payload, payload_bits, payloads)
     keys = tuple(all_keys(key, keyring))
+    if space is not None:
+        only_master(keys)
     sources = tuple(tokenizer or ())
     Scorer(keys, fpr, [load_tokenizer(source) for source in sources])  # wrong ones show here
-    settings = ScanSettings(keys, fpr, Columns(text_column, id_column), sources, strict)
+    settings = ScanSettings(keys, fpr, Columns(text_column, id_column), sources, strict, space)
     try:
         with _progress() as (on_plan, on_progress):
             whole = Scan(inputs, settings, output)

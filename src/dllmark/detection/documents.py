@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dllmark.detection.any_key import AnyKeyDetector
 from dllmark.detection.detector import Detection
+from dllmark.detection.family import FamilyDetector
 from dllmark.detection.normalize import normalize
 from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.files import input_name, parse_record, read_input, read_lines
@@ -65,7 +65,7 @@ def _document(line: bytes, source: str) -> Document | InputError:
 
 
 def detect_documents(
-    detector: AnyKeyDetector, items: Iterable[Document | InputError]
+    detector: FamilyDetector, items: Iterable[Document | InputError]
 ) -> Iterator[tuple[Document, Detection] | DllmarkError]:
     """Yield each document with its detection, and each error, in the order they were read."""
     waiting: deque[Document | DllmarkError] = deque()

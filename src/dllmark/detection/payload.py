@@ -13,7 +13,7 @@ payload that marked the text passes almost always, and detection takes less than
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dllmark.detection.any_key import key_tokenizers
 from dllmark.detection.detector import Detection, Detector, Verdict, verdicts
 from dllmark.detection.family import Encoded, FamilyDetector, Scores
 from dllmark.detection.stats import binomial_tail, family_wise, z_score
@@ -30,7 +31,7 @@ from dllmark.relation.greenlist import green_counts
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.payload import Payload, Payloads
 from dllmark.relation.prf import pair_message
-from dllmark.relation.tokenizer import AnyTokenizer, Ids
+from dllmark.relation.tokenizer import AnyTokenizer, Ids, load_tokenizer
 
 SCREENED = 4096
 """Of more payloads than these, most are left out after a third of the pairs."""
@@ -172,6 +173,14 @@ class PayloadDetector(FamilyDetector):
         payload = self.payloads[self._numbers[detection.key_id]]
         [tokenizer] = self.tokenizers.values()
         return Detector(self.payloads.key(self._key, payload), tokenizer, fpr=self.fpr)
+
+
+def load_payload_detector(
+    key: WatermarkKey, payloads: Payloads, moved: Sequence[str] = (), *, fpr: float = 0.01
+) -> PayloadDetector:
+    """Return the detector of a key's payloads, with its tokenizer loaded from where it is now."""
+    tokenizers = key_tokenizers([key], [load_tokenizer(source) for source in moved])
+    return PayloadDetector(key, payloads, tokenizers[key.tokenizer.fingerprint], fpr=fpr)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ key derived by its label, so it is the same mark as any other, at the same cost 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from dllmark.errors import InputError
 from dllmark.files import read_input
@@ -122,6 +124,17 @@ class Payloads:
         True
         """
         return master.derive(self.label(payload))
+
+    def summary(self) -> dict[str, Any]:
+        """Return what decides which payloads these are, in a few JSON values.
+
+        >>> Payloads(16).summary()
+        {'bits': 16}
+        """
+        if self.bits:
+            return {"bits": self.bits}
+        digest = hashlib.sha256("\n".join(self.texts).encode()).hexdigest()
+        return {"texts": len(self), "sha256": digest}
 
     def secrets(self, master: WatermarkKey) -> Secrets:
         """Return the secrets of all payloads' keys, in order."""

@@ -93,10 +93,12 @@ class Scan:
     def _recorded(self, inputs: Inputs) -> dict[str, Any]:
         """Return all that decides the rows, and nothing secret."""
         identities = dict.fromkeys(key.identity for key in self.settings.keys)
+        payloads = self.settings.payloads
         return {
             "format": FORMAT,
             "version": __version__,
             "keys": [identity.to_dict() for identity in identities],
+            "payloads": payloads and payloads.summary(),
             "fpr": self.settings.fpr,
             "columns": asdict(self.settings.columns),
             "shard_bytes": self.shard_bytes or shard_size(inputs.files),

@@ -33,16 +33,23 @@ def summarise(
     """
     verdicts: Counter[str] = Counter()
     by_key: Counter[str] = Counter()
+    by_payload: Counter[str | None] | None = None
     by_file: dict[str, Counter[str]] = {}
     linear, decades = np.zeros(BINS, dtype=np.int64), np.zeros(DECADES, dtype=np.int64)
     small = [np.zeros(0)]
     for path in rows:
-        table = pq.read_table(path, columns=["path", "verdict", "p_value", "key_id"])
+        columns = ["path", "verdict", "p_value", "key_id"]
+        with_payload = "payload" in pq.read_schema(path).names
+        table = pq.read_table(path, columns=columns + ["payload"] * with_payload)
         groups = table.group_by(["path", "verdict"], use_threads=False)
         for row in groups.aggregate([([], "count_all")]).to_pylist():
             by_file.setdefault(row["path"], Counter())[row["verdict"]] += row["count_all"]
             verdicts[row["verdict"]] += row["count_all"]
-        by_key.update(table.filter(pc.field("verdict") == HIT)["key_id"].to_pylist())
+        hits = table.filter(pc.field("verdict") == HIT)
+        by_key.update(hits["key_id"].to_pylist())
+        if with_payload:
+            by_payload = by_payload or Counter()
+            by_payload.update(hits["payload"].to_pylist())
         p_values = table["p_value"].to_numpy()
         linear += np.histogram(p_values, BINS, (0, 1))[0]
         digits = -np.log10(np.maximum(p_values, 10.0 ** (0.5 - DECADES)))
@@ -59,6 +66,7 @@ def summarise(
         "expected_false_hits": fpr * (documents - verdicts[Verdict.TOO_SHORT.value]),
         "benjamini_hochberg": fdr and _discoveries(np.concatenate(small), documents, fdr),
         "watermarked_by_key": dict(sorted(by_key.items())),
+        **({} if by_payload is None else {"watermarked_by_payload": _by_payload(by_payload)}),
         "files": len(by_file),
         "watermarked_by_file": _hits_by_file(by_file),
         "p_values": {"width_0.05": linear.tolist(), "by_decade": decades.tolist()},
@@ -98,6 +106,16 @@ def _hits_by_file(by_file: dict[str, Counter[str]]) -> list[dict[str, Any]]:
     return sorted(hits, key=lambda record: (-record["watermarked"], record["path"]))
 
 
+def _by_payload(hits: Counter[str | None]) -> list[dict[str, Any]]:
+    """Return the payloads of marked texts, those with most texts first; null is an unclear one."""
+    return [
+        {"payload": payload, "watermarked": count}
+        for payload, count in sorted(
+            hits.items(), key=lambda item: (-item[1], item[0] is None, item[0] or "")
+        )
+    ]
+
+
 def _count_lines(path: Path) -> int:
     with path.open("rb") as file:
         return sum(part.count(b"\n") for part in iter(lambda: file.read(1 << 20), b""))
@@ -129,7 +147,14 @@ def as_text(summary: dict[str, Any]) -> str:
             lines.append(f"| {file['watermarked']:,} | {file['documents']:,} | {rate} | {path} |")
         if (more := len(summary["watermarked_by_file"]) - 20) > 0:
             lines += ["", f"{more:,} more files with hits are in summary.json."]
-        if len(summary["watermarked_by_key"]) > 1:
+        if "watermarked_by_payload" in summary:
+            lines += ["", "| watermarked | payload |", "| ---: | --- |"]
+            for hit in summary["watermarked_by_payload"][:20]:
+                payload = (
+                    "unclear" if hit["payload"] is None else hit["payload"].replace("|", "\\|")
+                )
+                lines.append(f"| {hit['watermarked']:,} | {payload} |")
+        elif len(summary["watermarked_by_key"]) > 1:
             lines += ["", "| watermarked | key |", "| ---: | --- |"]
             lines += [f"| {n:,} | {key} |" for key, n in summary["watermarked_by_key"].items()]
     return "\n".join(lines) + "\n"

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from dllmark.errors import DllmarkError, InputError
 from dllmark.files import atomic_write
 from dllmark.relation.key import WatermarkKey
+from dllmark.relation.payload import Payloads
 from dllmark.relation.tokenizer import load_tokenizer
 from dllmark.scan.encoding import one_thread
 from dllmark.scan.inputs import Unreadable
@@ -52,11 +53,18 @@ class ScanSettings:
     columns: Columns
     tokenizers: tuple[str, ...] = ()
     strict: bool = False
+    payloads: Payloads | None = None
 
     def scorer(self) -> Scorer:
         """Load the tokenizers, once a process."""
         one_thread()
-        return Scorer(self.keys, self.fpr, [load_tokenizer(source) for source in self.tokenizers])
+        tokenizers = [load_tokenizer(source) for source in self.tokenizers]
+        return Scorer(self.keys, self.fpr, tokenizers, self.payloads)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows: payloads too, where they are looked for."""
+        return SCHEMA if self.payloads is None else SCHEMA.append(pa.field("payload", pa.string()))
 
 
 def rows_path(folder: Path, shard: Shard) -> Path:
@@ -93,7 +101,7 @@ def scan_shard(
     `on_progress` gets the bytes and documents done since it was last called.
     """
     waiting: list[pa.RecordBatch] = []
-    with pq.ParquetWriter(rows, SCHEMA, compression="zstd") as writer:
+    with pq.ParquetWriter(rows, settings.schema, compression="zstd") as writer:
         for block, done in _blocks(shard, settings.columns):
             documents = [item for item in block if isinstance(item, CorpusDocument)]
             for item in block:
@@ -101,7 +109,7 @@ def scan_shard(
                     if settings.strict:
                         raise strict_error(item)
                     errors.write(error_line(item))
-            waiting.append(_rows(documents, scorer))
+            waiting.append(_rows(documents, scorer, settings.schema))
             if sum(batch.num_rows for batch in waiting) >= ROW_GROUP:
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting = []
@@ -154,7 +162,7 @@ def _blocks(
     yield block, at - told
 
 
-def _rows(documents: list[CorpusDocument], scorer: Scorer) -> pa.RecordBatch:
+def _rows(documents: list[CorpusDocument], scorer: Scorer, schema: pa.Schema) -> pa.RecordBatch:
     scores = scorer.score([document.text for document in documents])
     columns: list[Any] = [
         [document.path for document in documents],
@@ -165,6 +173,7 @@ def _rows(documents: list[CorpusDocument], scorer: Scorer) -> pa.RecordBatch:
         scores.p_value,
         scores.pairs,
         scores.key_id,
+        [None if payload is None else str(payload) for payload in scores.payload],
     ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=False)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
