@@ -3,6 +3,7 @@
 import io
 import re
 import secrets
+import shlex
 from dataclasses import dataclass, replace
 
 import pytest
@@ -87,6 +88,19 @@ def test_it_says_where_to_go_next_and_leaves_no_files(shown):
     for step in ("dllmark keygen", "dllmark generate", "dllmark detect"):
         assert step in after
     assert shown.files == []
+
+
+@pytest.mark.parametrize("on_the_path", [True, False])
+def test_the_commands_to_try_next_work_where_the_user_stands(tmp_path, monkeypatch, on_the_path):
+    folder = tmp_path / "my env" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "dllmark").write_text("#!/bin/sh\n")
+    (folder / "dllmark").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(folder) if on_the_path else str(tmp_path))
+    monkeypatch.setattr("sys.argv", [str(folder / "dllmark"), "demo"])
+    typed = shlex.split(dllmark.commands.demo._program())
+    assert typed == ["dllmark" if on_the_path else "my env/bin/dllmark"]
 
 
 def test_the_secret_of_its_key_is_not_shown(shown):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from dllmark import terminal
 from dllmark.sampling.settings import STEPS, TOKENS, Llada
@@ -11,10 +16,10 @@ PROMPT = "Write a short story about a lighthouse keeper."
 
 NEXT = """\
 Now try:
-  dllmark keygen -o my.key
-  dllmark generate "Why is the sky blue?" --key my.key --watch
-  dllmark generate "Why is the sky blue?" --key my.key | dllmark detect - --key my.key --explain
-Read docs/how-detection-decides.md for what a verdict means, and what it does not."""
+  {0} keygen -o my.key
+  {0} generate "Why is the sky blue?" --key my.key --watch
+  {0} generate "Why is the sky blue?" --key my.key | {0} detect - --key my.key --explain
+A verdict says that a text fits the key. It does not say who wrote the text, or that it is true."""
 
 
 def demo() -> None:
@@ -47,4 +52,15 @@ def demo() -> None:
     marks = "+ and -" if out.color_system is None else "Colours"
     out.print(f"{marks}: green and red pairs under this key; a repeated pair is scored once.")
     out.print("The small embedded model is for trying the watermark; what it says is not true.\n")
-    out.print(NEXT)
+    out.print(NEXT.format(_program()))
+
+
+def _program() -> str:
+    """Return what to type for this program: its name where the shell finds it, else its path."""
+    program = Path(sys.argv[0])
+    if program.name != "dllmark" or not program.is_file():
+        return "dllmark"
+    named = shutil.which("dllmark")
+    if named and Path(named).samefile(program):
+        return "dllmark"
+    return shlex.quote(os.path.relpath(program))
