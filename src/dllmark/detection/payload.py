@@ -113,8 +113,7 @@ class PayloadDetector(FamilyDetector):
         for at, one in enumerate(found):
             fits = self.payloads[one.number]
             key_id[at] = self.payloads.key(self._key, fits).id
-            if one.clear and verdict[at] == Verdict.WATERMARKED.value:
-                payload[at] = fits
+            payload[at] = fits if one.clear else None
         z = z_score(green, pairs, gamma)
         return Scores(verdict, z, p_value, pairs, green, best, key_id, payload)
 
@@ -133,14 +132,10 @@ class PayloadDetector(FamilyDetector):
         total = count[passed] + self._count(passed, rest)
         best = int(np.argmax(total))
         green = int(total[best])
-        left_out = np.delete(count, passed)
-        return _Found(
-            number=int(passed[best]),
-            green=green,
-            pairs=len(message),
-            p_value=float(family_wise(screen.chance(green), len(self))),
-            clear=screen.doubt(green, np.delete(total, best), left_out) <= self.fpr,
-        )
+        p_value = float(family_wise(screen.chance(green), len(self)))
+        others, left_out = np.delete(total, best), np.delete(count, passed)
+        clear = p_value <= self.fpr and screen.doubt(green, others, left_out) <= self.fpr
+        return _Found(int(passed[best]), green, len(message), p_value, clear)
 
     def _count(self, which: slice | NDArray[np.int64], message: NDArray[np.uint64]) -> Any:
         """Return the green pairs under some of the payloads."""
@@ -185,7 +180,7 @@ def load_payload_detector(
 
 @dataclass(frozen=True)
 class _Found:
-    """The payload that fits a text best, by its number, and whether no other may be right."""
+    """The payload that fits a text best, by its number; `clear` where it marked the text."""
 
     number: int
     green: int
