@@ -19,6 +19,7 @@ from dllmark.server import streams
 from dllmark.server.access import Tokens
 from dllmark.server.limits import Limits
 from dllmark.server.service import Service
+from dllmark.server.upstream import Upstream
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 expect = sync_api.expect
@@ -241,6 +242,15 @@ def test_a_text_typed_before_the_server_has_answered_is_checked_too(browser, ser
         page.get_by_label("Text to check").fill("Hello there, said the lighthouse keeper.")
         expect(page.locator("#verdict")).to_be_empty()
         held[0].continue_()
+        expect(page.locator("#verdict")).not_to_be_empty()
+
+
+def test_before_another_server_the_page_checks_and_says_who_writes(browser, serve, key):
+    server = serve([key], with_model=False, upstream=Upstream("http://127.0.0.1:9/v1"))
+    with opened(browser, server.url) as page:
+        expect(page.locator("#about")).to_contain_text("written by http://127.0.0.1:9/v1")
+        expect(page.locator("#write")).to_be_hidden()
+        page.get_by_label("Text to check").fill("Hello there, said the lighthouse keeper.")
         expect(page.locator("#verdict")).not_to_be_empty()
 
 

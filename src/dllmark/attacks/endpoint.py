@@ -89,7 +89,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         require("paraphrasing", "eval", "httpx", "tenacity")
-        _check_url(self.url, self.api_key)
+        check_url(self.url, self.api_key)
         if self.api_key and not all("!" <= character <= "~" for character in self.api_key):
             raise EndpointError("the API key holds a line end or another character keys never have")
         if self.max_requests < 1:
@@ -236,7 +236,7 @@ class Endpoint:
             return 0.0
 
 
-def _check_url(url: str, api_key: str | None) -> None:
+def check_url(url: str, api_key: str | None) -> None:
     """Raise `EndpointError` for an address that no request, or no API key, should go to."""
     import httpx
 

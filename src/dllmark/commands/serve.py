@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dllmark.server.access import Tokens
     from dllmark.server.limits import Limits
     from dllmark.server.service import Service
+    from dllmark.server.upstream import Upstream
 
 
 def serve(
@@ -43,6 +45,18 @@ def serve(
             "`none` only detects, and needs no torch."
         ),
     ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            help="An OpenAI-compatible server that writes with the mark, for example "
+            "http://127.0.0.1:30000/v1: requests go there, no model is loaded. Its API key is in "
+            "DLLMARK_UPSTREAM_KEY.",
+            metavar="URL",
+        ),
+    ] = None,
+    upstream_timeout: Annotated[
+        float, typer.Option(help="Seconds in which nothing may come from the upstream.")
+    ] = 300.0,
     host: Annotated[
         str, typer.Option(help="The address to listen on; others than loopback need tokens.")
     ] = "127.0.0.1",
@@ -53,7 +67,8 @@ def serve(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="With --model none: where the key's tokenizer is now, if not where the key says."
+            help="With --model none or --upstream: where the key's tokenizer is now, if not where "
+            "the key says."
         ),
     ] = None,
     public: Annotated[
@@ -81,7 +96,9 @@ def serve(
         raise InputError(
             f"{host} can be reached from other machines: give --token-file, or listen on 127.0.0.1"
         )
-    if tokenizer and model != "none":
+    if upstream and model not in (None, "none"):
+        raise InputError("with --upstream no model is loaded here: leave out --model")
+    if tokenizer and model != "none" and not upstream:
         raise InputError("--tokenizer is for --model none: a model brings its own")
     tokens = read_tokens(token_file) if token_file else None
     limits = Limits(
@@ -89,7 +106,13 @@ def serve(
         max_per_minute, max_waiting,
     )  # fmt: skip
     ring = chosen_ring(key, keyring, label)
-    service = _service(ring or all_keys(key), model, tokenizer, limits, fpr, public, label)
+    behind = None
+    if upstream:
+        from dllmark.server.upstream import KEY_VARIABLE, Upstream
+
+        model = "none"
+        behind = Upstream(upstream, os.environ.get(KEY_VARIABLE) or None, upstream_timeout)
+    service = _service(ring or all_keys(key), model, tokenizer, limits, fpr, public, label, behind)
     _run(service, tokens, host, port)
 
 
@@ -101,6 +124,7 @@ def _service(
     fpr: float,
     public: bool,
     label: str | None,
+    upstream: Upstream | None,
 ) -> Service:
     """Load the model, or if it is `none` the tokenizer alone, from `at` if given."""
     from dllmark.relation.tokenizer import load_tokenizer, source_of_model
@@ -111,7 +135,7 @@ def _service(
         raise InputError("the ring is empty: make a key with `dllmark keys new`")
     if model == "none":
         tokenizer = load_tokenizer(at or keys[0].tokenizer.name)
-        return Service(source, tokenizer, None, limits, fpr, public)
+        return Service(source, tokenizer, None, limits, fpr, public, upstream=upstream)
     import torch
 
     from dllmark.models.loading import load_model

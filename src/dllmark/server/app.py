@@ -19,7 +19,7 @@ from dllmark import __version__
 from dllmark.errors import DllmarkError, KeyFileError, KeyRingError, MismatchError
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
 from dllmark.sampling.settings import TEMPERATURE, TOKENS
-from dllmark.server import detect_api, generate_api, openai_api
+from dllmark.server import detect_api, generate_api, openai_api, upstream_api
 from dllmark.server.access import Tokens
 from dllmark.server.guard import Guard
 from dllmark.server.limits import with_limits
@@ -48,7 +48,9 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (421, "Without tokens, the server answers to its loopback address only."),
         (422, "The body is not what is expected."),
         (429, "Too many requests; Retry-After says when to come back."),
+        (502, "The upstream cannot be reached, or failed."),
         (503, "No key can be used now, so nothing is written."),
+        (504, "The upstream did not answer in time."),
     )
 }
 
@@ -77,6 +79,9 @@ class ServerInfo(BaseModel):
         Field(description="That which marks first, and some others; none on a public server."),
     ]
     model: str | None
+    upstream: Annotated[
+        str | None, Field(description="The server that writes instead; not on a public server.")
+    ]
     strategies: Annotated[
         dict[str, float], Field(description="Those that can be chosen, each with its own δ.")
     ]
@@ -109,6 +114,8 @@ def make_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         service.close()
+        if service.upstream:
+            await service.upstream.close()
 
     app = Application(
         title="dllmark",
@@ -130,6 +137,8 @@ def make_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
     if service.model:
         app.include_router(generate_api.router)
         app.include_router(openai_api.router)
+    elif service.upstream:
+        app.include_router(upstream_api.router)
     _add_own_routes(app, service)
     _add_page(app)
     return app
@@ -159,6 +168,7 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
             fpr=service.fpr,
             keys=[KeyInfo(id=key.id, gamma=key.gamma) for key in keys],
             model=service.model_name,
+            upstream=service.upstream.url if service.upstream and not service.public else None,
             strategies={strategy.name: strategy.default_delta for strategy in strategies},
             strategy=DEFAULT.name,
             max_delta=MAX_DELTA,

@@ -35,6 +35,10 @@ class Metrics:
         self.generations = Counter(
             "dllmark_generations", "Generations ended.", ["outcome"], registry=registry
         )
+        self.upstream_texts = Counter(
+            "dllmark_upstream_texts", "Texts of the upstream, by what detection says of them.",
+            ["verdict"], registry=registry,
+        )  # fmt: skip
         self.tokens = Counter("dllmark_tokens", "Tokens written.", registry=registry)
         self.pending = Gauge(
             "dllmark_generations_pending", "Generations that run or wait.", registry=registry

@@ -24,6 +24,7 @@ from dllmark.server.streams import log
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
+    from dllmark.server.upstream import Upstream
 
 Result = TypeVar("Result")
 
@@ -67,7 +68,8 @@ class Service:
     """The parts of a server: keys, or a ring of them; a tokenizer, the model's if there is one.
 
     The keys of a ring are looked at for every request, so that what changes there needs no restart;
-    `label` chooses which of them may mark. All keys recognise.
+    `label` chooses which of them may mark. All keys recognise. An `upstream` writes where there is
+    no model here.
     """
 
     source: Sequence[WatermarkKey] | KeyRing
@@ -77,6 +79,7 @@ class Service:
     fpr: float = 0.01
     public: bool = False
     label: str | None = None
+    upstream: Upstream | None = None
 
     def __post_init__(self) -> None:
         fixed = not isinstance(self.source, KeyRing)
@@ -102,6 +105,9 @@ class Service:
             if self.model
             else None
         )
+        if self.upstream:
+            pending = self.upstream.pending
+            self.metrics.pending.set_function(lambda: len(pending))
 
     @property
     def keys(self) -> tuple[WatermarkKey, ...]:

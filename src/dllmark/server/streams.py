@@ -7,13 +7,12 @@ import json
 import logging
 import traceback
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
 from sse_starlette import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
-from dllmark.server.generation_queue import QueuedGeneration
 from dllmark.server.refusal import Refusal
 
 log = logging.getLogger("dllmark.server")
@@ -26,6 +25,13 @@ Event = dict[str, str | None]
 """A server-sent event, as `EventSourceResponse` writes it."""
 
 Result = TypeVar("Result")
+
+
+class Cancellable(Protocol):
+    """A generation that can be given up."""
+
+    def cancel(self) -> None:
+        """Give it up; never too late."""
 
 
 def event(data: dict[str, Any] | str, name: str | None = None) -> Event:
@@ -43,7 +49,7 @@ class EventStream(EventSourceResponse):
     Comments keep the connection alive while the generation waits for its turn.
     """
 
-    def __init__(self, events: AsyncIterator[Event], generation: QueuedGeneration) -> None:
+    def __init__(self, events: AsyncIterator[Event], generation: Cancellable) -> None:
         super().__init__(_with_errors(events), ping=PING_SECONDS, sep="\n")
         self._generation = generation
 
@@ -60,13 +66,15 @@ async def _with_errors(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
     try:
         async for each in events:
             yield each
+    except Refusal as refusal:
+        yield event(refusal.body(), "error")
     except Exception as error:
         log_failure(error)
         yield event(unexpected(error).body(), "error")
 
 
 async def unless_gone(
-    request: Request, generation: QueuedGeneration, work: Coroutine[Any, Any, Result]
+    request: Request, generation: Cancellable, work: Coroutine[Any, Any, Result]
 ) -> Result:
     """Wait for some work on a generation; where the client goes away first, end both."""
     task = asyncio.ensure_future(work)

@@ -18,6 +18,7 @@ async function start() {
   byId("token-form").hidden = true;
   const keys = info.keys.map((key) => `${key.id} (γ ${key.gamma})`).join(", ");
   const about = [info.model && `Model ${info.model}.`, keys && `Key ${keys}.`]; // the public is told no keys
+  if (info.upstream) about.push(`Texts are written by ${info.upstream}, through the HTTP API only: this page checks them.`);
   byId("about").textContent = about.filter(Boolean).join(" ");
   byId("rate").textContent = `${100 * info.fpr} %`;
   for (const part of document.querySelectorAll("[data-private]")) part.hidden = info.public;
