@@ -50,6 +50,15 @@ def test_a_derived_key_can_have_a_file_of_its_own(run, ring, tmp_path):
     assert key == KeyRing(ring).all_keys()[1]
 
 
+def test_several_labels_are_derived_at_once_or_none(run, ring, tmp_path):
+    result = run("keys", "derive", ring, "a", "b", "c", "--json")
+    assert [record["label"] for record in result.records] == ["a", "b", "c"]
+    assert run("keys", "derive", ring, "d", "a").status == 2
+    assert [key.label for key in KeyRing(ring).record.keys] == ["blog", "a", "b", "c"]
+    result = run("keys", "derive", ring, "e", "f", "-o", tmp_path / "one.key")
+    assert (result.status, "holds one key" in result.err) == (2, True)
+
+
 def test_a_key_is_retired_and_restored(run, ring):
     assert run("keys", "retire", ring, "blog", "--json").json["state"] == "retired"
     assert run("keys", "restore", ring, "blog", "--json").json["state"] == "current"
@@ -96,6 +105,7 @@ REFUSED = {
     "a key without a label": (["import", "ring", "my.key"], "give one with --label"),
     "a key file that is not there": (["import", "ring", "no.key"], "there is no key file no.key"),
     "a folder that is no ring": (["list", "."], "there is no key ring in ."),
+    "a file that is there": (["derive", "ring", "x", "-o", "my.key"], "choose another name"),
     "an export that cannot be written": (
         ["export", "ring", "-o", "missing/facts"],
         "cannot write to missing/facts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +71,7 @@ def new(
     key = WatermarkKey.generate(load_tokenizer(model).id, gamma=gamma, note=note)
     secured = new_passphrase() if passphrase else None
     made = KeyRing.create(ring)
-    _report(made, made.add(key, label, start, secured), "made", as_json)
+    _report(made, [made.add(key, label, start, secured)], "made", as_json)
     if not as_json:
         out.print(
             "Keep a copy of the folder: without it no text its keys marked can be recognised."
@@ -119,7 +120,13 @@ def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
 @app.command()
 def derive(
     ring: RingArgument,
-    label: LabelArgument,
+    labels: Annotated[
+        list[str],
+        typer.Argument(
+            help="What to call the key, such as customer-17/2026-11; several give several keys.",
+            show_default=False,
+        ),
+    ],
     master: Annotated[
         str | None,
         typer.Option(
@@ -143,27 +150,29 @@ def derive(
     from dllmark.relation.ring_record import parse_date
 
     start = parse_date(begins) if begins else None
+    if output and len(labels) > 1:
+        raise KeyRingError(f"{output} holds one key: derive the others apart")
     if output and output.exists():
         raise KeyRingError(f"{output} exists and a key is never overwritten: choose another name")
     opened = open_ring(ring)
-    entry = opened.derive(label, master, start)
+    entries = opened.derive_all(labels, master, start)
     if output:
-        opened.key(entry).save(output)
-    _report(opened, entry, "derived", as_json)
+        opened.key(entries[0]).save(output)
+    _report(opened, entries, "derived", as_json)
 
 
 @app.command()
 def retire(ring: RingArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
     """End a key's marking. It still recognises what it has marked."""
     opened = open_ring(ring)
-    _report(opened, opened.retire(key), "retired", as_json)
+    _report(opened, [opened.retire(key)], "retired", as_json)
 
 
 @app.command()
 def restore(ring: RingArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
     """Let a retired key mark again."""
     opened = open_ring(ring)
-    _report(opened, opened.restore(key), "restored", as_json)
+    _report(opened, [opened.restore(key)], "restored", as_json)
 
 
 @app.command("import")
@@ -190,7 +199,7 @@ def import_(
     if not label and not key.label:
         raise KeyRingError(f"{file} has no label of its own: give one with --label")
     opened = KeyRing.create(ring)
-    _report(opened, opened.add(key, label, start, unlock.passphrase), "imported", as_json)
+    _report(opened, [opened.add(key, label, start, unlock.passphrase)], "imported", as_json)
 
 
 @app.command()
@@ -234,15 +243,18 @@ def export(
         file.write(content.encode() + b"\n")
 
 
-def _report(ring: KeyRing, entry: RingKey, done: str, as_json: bool) -> None:
-    """Say what became of a key."""
-    facts = _facts(ring, entry, _current(ring))
-    if as_json:
-        print_json(facts)
-        return
-    since = f" from {_day(facts['from'])}" if facts["state"] == "later" else ""
-    of = f"key {entry.id}, gamma {entry.gamma}, tokenizer {entry.tokenizer.name}"
-    out.print(printable(f"{done} {entry.label} in {ring.folder}: {of}; {facts['state']}{since}"))
+def _report(ring: KeyRing, entries: Sequence[RingKey], done: str, as_json: bool) -> None:
+    """Say what became of some keys, a line each."""
+    current = _current(ring)
+    for entry in entries:
+        facts = _facts(ring, entry, current)
+        if as_json:
+            print_json(facts)
+            continue
+        since = f" from {_day(facts['from'])}" if facts["state"] == "later" else ""
+        of = f"key {entry.id}, gamma {entry.gamma}, tokenizer {entry.tokenizer.name}"
+        line = f"{done} {entry.label} in {ring.folder}: {of}; {facts['state']}{since}"
+        out.print(printable(line))
 
 
 def _facts(ring: KeyRing, entry: RingKey, current: str | None) -> dict[str, Any]:

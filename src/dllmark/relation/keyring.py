@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -170,7 +170,7 @@ class KeyRing:
         """
         entry = self._entry(key, check_label(label or key.label), begins)
         with self._changing() as change:
-            record = self.record.with_key(entry)
+            record = self.record.with_keys(entry)
             path = self._path(entry)
             if not path.exists() or WatermarkKey.load(path, self._unlock) != key:
                 key.save(path, passphrase)
@@ -184,6 +184,12 @@ class KeyRing:
 
         A retired master derives as before.
         """
+        return self.derive_all([label], master, begins)[0]
+
+    def derive_all(
+        self, labels: Sequence[str], master: str | None = None, begins: datetime | None = None
+    ) -> list[RingKey]:
+        """Add the keys of several labels, or none of them where one cannot be added."""
         with self._changing() as change:
             record = self.record
             source = record.find(master) if master else record.only_master()
@@ -192,10 +198,10 @@ class KeyRing:
                     f"{source.label!r} is derived itself: derive from its master, "
                     f"{record.find(source.master).label!r}"
                 )
-            key = self.key(source).derive(label)
-            entry = self._entry(key, key.label, begins, source.id)
-            change(record.with_key(entry))
-        return entry
+            keys = [self.key(source).derive(label) for label in labels]
+            entries = [self._entry(key, key.label, begins, source.id) for key in keys]
+            change(record.with_keys(*entries))
+        return entries
 
     def retire(self, label: str) -> RingKey:
         """End a key's marking; it still recognises. What is being written with it is finished."""
@@ -280,7 +286,7 @@ class KeyRing:
         if all(key.label != label for key in record.keys):
             source = record.find(entry.master) if entry.master else entry
             key = self.key(source).derive(label)
-            change(record.with_key(self._entry(key, label, begins, source.id)))
+            change(record.with_keys(self._entry(key, label, begins, source.id)))
 
     @contextmanager
     def _changing(self) -> Iterator[Callable[[RingRecord], None]]:

@@ -137,9 +137,9 @@ class RingRecord:
             "one with `dllmark keys derive`. Nothing is written without a mark"
         )
 
-    def with_key(self, key: RingKey) -> RingRecord:
-        """Return the record with one more key."""
-        return replace(self, keys=(*self.keys, key))
+    def with_keys(self, *keys: RingKey) -> RingRecord:
+        """Return the record with more keys."""
+        return replace(self, keys=(*self.keys, *keys))
 
     def changed(self, key: RingKey, **changes: Any) -> RingRecord:
         """Return the record with other facts of a key."""

@@ -160,7 +160,7 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/server", tags=["server"])
     async def server() -> ServerInfo:
         """Say what this server can do, and its limits."""
-        keys = [] if service.public else service.shown_keys()
+        keys = [] if service.public else await service.run(service.shown_keys)
         strategies = [] if service.public or not service.model else STRATEGIES.values()
         return ServerInfo(
             version=__version__,

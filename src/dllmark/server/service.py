@@ -134,7 +134,8 @@ class Service:
             first = [self.key]
         except KeyRingError:
             first = []
-        return [*first, *(key for key in self.keys if key not in first)][:MOST_SHOWN]
+        others = [key for key in self.keys[:MOST_SHOWN] if key not in first]
+        return [*first, *others][:MOST_SHOWN]
 
     @property
     def model_name(self) -> str | None:
