@@ -112,10 +112,10 @@ def print_text(text: str) -> None:
     print_line(printable(text) if sys.stdout.isatty() else text)
 
 
-def print_verdict(detection: Detection, title: str = "") -> None:
+def print_verdict(detection: Detection, title: str = "", label: str | None = None) -> None:
     """Print the verdict in colour with its evidence."""
-    style = STYLE[detection.verdict.value]
-    out.print(Text.assemble(title, (conclusion(detection), style), f"  {evidence(detection)}"))
+    style, figures = STYLE[detection.verdict.value], evidence(detection, label)
+    out.print(Text.assemble(title, (conclusion(detection), style), f"  {figures}"))
 
 
 def conclusion(detection: Detection) -> str:
@@ -156,9 +156,10 @@ def printable(text: str) -> str:
     return text.translate(_SHOWN)
 
 
-def evidence(detection: Detection) -> str:
-    """Return the figures behind a verdict."""
+def evidence(detection: Detection, label: str | None = None) -> str:
+    """Return the figures behind a verdict, and the label of the key if it has one."""
     tried = f" (best of {detection.keys_tried})" if detection.keys_tried > 1 else ""
+    tried += f"  {label}" if label else ""
     return (
         f"z {detection.z:.2f}  p {p_value(detection.p_value)}  "
         f"{detection.green} of {detection.pairs} pairs green  key {detection.key_id}{tried}"

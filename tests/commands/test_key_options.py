@@ -70,8 +70,11 @@ def test_detect_tries_every_key_of_a_ring_the_retired_ones_too(run, ring, key, t
         derived = key.derive(label)
         result = run("detect", "--keyring", ring, "--json", stdin=marked_text(derived, tokenizer))
         assert (result.status, result.json["key_id"]) == (0, derived.id)
-        assert result.json["keys_tried"] == 3
-    assert run("detect", "--keyring", ring, stdin=plain).status == 1
+        assert (result.json["keys_tried"], result.json["label"]) == (3, label)
+    result = run("detect", "--keyring", ring, stdin=marked_text(derived, tokenizer))
+    assert result.out.endswith(f"key {derived.id} (best of 3)  customer-18\n")
+    result = run("detect", "--keyring", ring, "--json", stdin=plain)
+    assert (result.status, result.json["label"]) == (1, None)
 
 
 def test_scan_tries_every_key_of_a_ring(run, ring, key, corpus, tmp_path, scan_environment):

@@ -61,11 +61,12 @@ def test_the_key_changes_with_the_date_without_a_restart(served, key, clock):
 
 def test_what_another_process_changes_counts_for_the_next_request(served, folder, key, tokenizer):
     text = marked_text(key.derive("urgent"), tokenizer)
-    assert served.detect(text)["verdict"] == "not detected"
+    found = served.detect(text)
+    assert (found["verdict"], found["label"]) == ("not detected", None)
     KeyRing(folder).derive("urgent", begins=NOON)
     assert marked_with(served) == key.derive("urgent").id
     found = served.detect(text)
-    assert (found["verdict"], found["keys_tried"]) == ("watermarked", 3)
+    assert (found["verdict"], found["keys_tried"], found["label"]) == ("watermarked", 3, "urgent")
     KeyRing(folder).retire("urgent")
     assert marked_with(served) == key.id
     assert served.detect(text)["key_id"] == key.derive("urgent").id  # a retired key recognises

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dllmark.commands.key_options import all_keys
+from dllmark.commands.key_options import labelled_keys
 from dllmark.commands.options import (
     FindPayloadOption,
     JsonOption,
@@ -66,8 +66,8 @@ def detect(
     """Say whether a text carries the key's watermark.
 
     With several keys, the verdict and the details are those of the key that fits best, and
-    p-values are corrected for the number of keys. With --payload they are those of the payload
-    that fits best, corrected for all payloads.
+    p-values are corrected for the number of keys; a key of a ring is named by its label. With
+    --payload they are those of the payload that fits best, corrected for all payloads.
 
     Exit status, as grep's: 0 watermarked (of JSONL: at least one text), 1 not detected,
     2 error, 3 too short to tell. For folders and many files, see `dllmark scan`.
@@ -76,7 +76,7 @@ def detect(
     from dllmark.detection.payload import load_payload_detector
 
     space = chosen_payloads(payload, payload_bits, payloads)
-    keys = all_keys(key, keyring)
+    keys, labels = labelled_keys(key, keyring)
     detector: FamilyDetector
     if space is None:
         detector = load_detector(keys, tokenizer or (), fpr=fpr, scoring=scoring)
@@ -84,7 +84,7 @@ def detect(
         raise InputError("payloads are told by distinct pairs: leave out --scoring")
     else:
         detector = load_payload_detector(only_master(keys), space, tokenizer or (), fpr=fpr)
-    report = _Report(detector, explain, spans, as_json)
+    report = _Report(detector, labels, explain, spans, as_json)
     if jsonl or file.endswith(".jsonl"):
         raise typer.Exit(_detect_lines(report, file, normalize))
     raise typer.Exit(_detect_text(report, file, normalize))
@@ -95,13 +95,16 @@ class _Report:
     """What is printed of a detection: JSON or lines, with the details that were chosen."""
 
     detector: FamilyDetector
+    labels: dict[str, str]
     explain: bool
     spans: bool
     as_json: bool
 
     def print(self, document: Document, detection: Detection, *, with_source: bool) -> None:
         """Print the verdict on a text with its evidence and details."""
-        details: dict[str, Any] = {}
+        marked = detection.verdict.value == "watermarked"
+        label = self.labels.get(detection.key_id) if marked else None
+        details: dict[str, Any] = {"label": label} if self.labels else {}
         if self.explain:
             tokens = self.detector.explain(document.text, detection)
             details["tokens"] = [asdict(token) for token in tokens]
@@ -113,9 +116,10 @@ class _Report:
             print_json({**source, **detection.to_dict(), **details})
             return
         if with_source:
-            print_line(f"{document.source}\t{conclusion(detection)}\t{evidence(detection)}")
+            figures = evidence(detection, label)
+            print_line(f"{document.source}\t{conclusion(detection)}\t{figures}")
         else:
-            print_verdict(detection)
+            print_verdict(detection, label=label)
         print_details(document.text, details)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dllmark.commands.key_options import chosen_ring, current_key, has_key, one_key, text_counter
+from dllmark.commands.key_options import chosen_ring, marking_key, text_counter
 from dllmark.commands.options import (
     JsonOption,
     KeyringOption,
@@ -153,13 +153,10 @@ def generate(
     """Write texts with a diffusion model, marked with the key."""
     carried = carried_payload(payload, payload_bits, payloads, marked=not no_watermark)
     ring = chosen_ring(key, keyring, label)
-    if not (ring or has_key(key) or no_watermark):
+    loaded = marking_key(key, ring, label, model)
+    if not (loaded or no_watermark):
         raise InputError("give a key to mark with (--key or --keyring), or --no-watermark")
     given = gather_prompts(prompts or [], prompt_file)
-    if ring:
-        loaded: WatermarkKey | None = current_key(ring, label, model)
-    else:
-        loaded = one_key(key, "generate") if has_key(key) else None
     run = TextRun(
         model_source(model, loaded),
         None if no_watermark or loaded is None else MarkSettings.of(

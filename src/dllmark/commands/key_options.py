@@ -49,13 +49,21 @@ def new_passphrase() -> Secret:
 
 def all_keys(files: Sequence[Path] | None, folder: Path | None = None) -> list[WatermarkKey]:
     """Return the keys of the files or of the ring; without either, those of DLLMARK_KEY."""
+    return labelled_keys(files, folder)[0]
+
+
+def labelled_keys(
+    files: Sequence[Path] | None, folder: Path | None
+) -> tuple[list[WatermarkKey], dict[str, str]]:
+    """Return the keys, and what those that have a label are called, by id."""
     ring = chosen_ring(files, folder)
     if ring is None:
-        return _of_files(files) if files else _of_environment()
+        keys = _of_files(files) if files else _of_environment()
+        return keys, {key.id: key.label for key in keys if key.label}
     keys = list(ring.all_keys())
     if not keys:
         raise InputError(f"the ring {folder} is empty: make a key with `dllmark keys new`")
-    return keys
+    return keys, ring.labels()
 
 
 def one_key(files: Sequence[Path] | None, command: str) -> WatermarkKey:
@@ -64,11 +72,6 @@ def one_key(files: Sequence[Path] | None, command: str) -> WatermarkKey:
     if len(keys) != 1:
         raise InputError(f"{command} works with one key, and {len(keys)} are given")
     return keys[0]
-
-
-def has_key(files: Sequence[Path] | None) -> bool:
-    """Return whether files or the environment give a key."""
-    return bool(files or os.environ.get(KEY))
 
 
 def chosen_ring(
@@ -90,6 +93,15 @@ def current_key(ring: KeyRing, label: str | None, model: str | None) -> Watermar
 
     fingerprint = load_tokenizer(source_of_model(model)).fingerprint if model else None
     return ring.current(label, fingerprint)
+
+
+def marking_key(
+    files: Sequence[Path] | None, ring: KeyRing | None, label: str | None, model: str | None
+) -> WatermarkKey | None:
+    """Return the key to mark with, of the ring if there is one; None where no key is given."""
+    if ring is not None:
+        return current_key(ring, label, model)
+    return one_key(files, "generate") if files or os.environ.get(KEY) else None
 
 
 def text_counter(ring: KeyRing | None, key: WatermarkKey | None) -> Callable[[int], None]:

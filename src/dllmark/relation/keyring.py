@@ -129,6 +129,10 @@ class KeyRing:
                 self._keys = tuple(self.key(entry) for entry in record.keys)
             return self._keys
 
+    def labels(self) -> dict[str, str]:
+        """Return what each key is called, by its id."""
+        return {key.id: key.label for key in self.record.keys}
+
     def current(self, label: str | None = None, fingerprint: str | None = None) -> WatermarkKey:
         """Return the key that marks now: of those that are not retired, the last to begin.
 

@@ -52,6 +52,9 @@ class Evidence(BaseModel):
     fpr: float
     scoring: Scoring
     key_id: Annotated[str, Field(description="The key that fits best.")]
+    label: Annotated[
+        str | None, Field(description="What a ring calls the key that marked the text.")
+    ] = None
     scheme: str
     keys_tried: int
     tokens: list[TokenMark] | None = None

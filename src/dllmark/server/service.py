@@ -59,6 +59,10 @@ class FixedKeys:
         """Return the key that marks."""
         return self._keys[0]
 
+    def labels(self) -> dict[str, str]:
+        """Return what derived keys are called, by id."""
+        return {key.id: key.label for key in self._keys if key.label}
+
     def count(self, key: WatermarkKey, texts: int) -> None:
         """Count nothing: that is for rings."""
 
@@ -173,12 +177,16 @@ class Service:
         A public server gives the verdict and the class of the p-value alone.
         """
         detector = self.detector(fpr or self.fpr, scoring)
+        labels = self._ring.labels()
         results = []
         for text, detection in zip(texts, detector.detect_many(texts), strict=True):
             if self.public:
                 results.append(coarse(detection))
                 continue
             result = {**detection.to_dict(), "green_fraction": detection.green_fraction}
+            if labels:
+                marked = detection.verdict is Verdict.WATERMARKED
+                result["label"] = labels.get(detection.key_id) if marked else None
             if explain:
                 tokens = detector.explain(text, detection)
                 result["tokens"] = [asdict(token) for token in tokens]
