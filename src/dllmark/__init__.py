@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dllmark.relation.keyring import KeyRing
     from dllmark.relation.payload import Payloads
     from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
-    from dllmark.sampling.settings import Dream, Llada, Parallel
+    from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel
     from dllmark.sampling.texts import Generation, generate
 
 __version__ = "0.1.0"
@@ -41,6 +41,7 @@ __all__ = [
     "HashedGreenList",
     "KeyRing",
     "Llada",
+    "Llada2",
     "Model",
     "Parallel",
     "PayloadDetection",
@@ -75,7 +76,7 @@ _LIGHT = {
 _WITH_TORCH = {
     "marking.watermark": ("Watermark",),
     "models.loading": ("Model", "load_model"),
-    "sampling.settings": ("Dream", "Llada", "Parallel"),
+    "sampling.settings": ("Dream", "Llada", "Llada2", "Parallel"),
     "sampling.texts": ("Generation", "generate"),
 }
 _HOME = {name: home for home, names in {**_LIGHT, **_WITH_TORCH}.items() for name in names}

@@ -68,6 +68,14 @@ def dream(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module", params=["llada2", "sdar"])
+def block_causal(request, tmp_path_factory):
+    """The folder of a model in which no block sees a later one."""
+    folder = tmp_path_factory.mktemp(request.param)
+    write_legible(folder, getattr(checkpoints, f"{request.param}_config")())
+    return folder
+
+
 @pytest.fixture
 def own_key(llada, tmp_path):
     """The file of a fixed key for the small model."""
@@ -112,6 +120,20 @@ def test_a_key_is_enough_to_write_and_to_detect(run, layout, tmp_path, request, 
     compared = run("generate", "Hello", *options, "--no-watermark")
     assert set(compared.out) <= {*LETTERS, "\n"}
     assert run("detect", "-", "--key", path, "--fpr", "1e-4", stdin=compared.out).status == 1
+
+
+def test_llada2_and_sdar_write_with_their_own_sampler(run, block_causal, tmp_path, monkeypatch):
+    monkeypatch.setattr(secrets, "token_bytes", lambda count: bytes(range(count)))
+    run("keygen", "-o", tmp_path / "k", "--model", block_causal)
+    options = ["--key", tmp_path / "k", "--tokens", "60", *LOUD]
+    refused = run("generate", "A", *options)
+    assert (refused.status, refused.out) == (2, "")
+    assert "write with the sampler llada2" in refused.err.replace("\n", " ")
+    options += ["--sampler", "llada2", "--block", "16", "--threshold", "0.5", "--suppress-end"]
+    written = run("generate", "A", *options, "--edit-threshold", "0.5", "--json")
+    [record] = written.records
+    assert (len(record["ids"]), record["settings"]["edit_threshold"]) == (60, 0.5)
+    assert run("detect", "--jsonl", "--key", tmp_path / "k", stdin=written.out).status == 0
 
 
 def without_settings(record):

@@ -15,10 +15,10 @@ from dllmark.commands.generate import (
     MarkSettings,
     TextRun,
     gather_prompts,
-    make_sampler,
     model_source,
     read_prompts,
 )
+from dllmark.commands.sampler_options import make_sampler
 from dllmark.errors import DllmarkError, InputError, ModelError
 from dllmark.marking.watermark import Watermark
 from dllmark.sampling.settings import Dream, Llada, Parallel

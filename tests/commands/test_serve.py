@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from checkpoints import sdar_config, write_checkpoint
 from serving import read_events
 
 from dllmark.commands import serve as command
@@ -134,3 +135,11 @@ def test_without_the_extra_it_says_what_to_install(run, key_file, monkeypatch):
     result = run("serve", "--key", key_file)
     assert (result.status, result.out) == (2, "")
     assert result.err == "error: serving needs uvicorn: pip install 'dllmark[serve]'\n"
+
+
+def test_a_model_that_needs_another_sampler_is_refused_before_it_is_served(run, tmp_path, one_core):
+    write_checkpoint(tmp_path, sdar_config())
+    run("keygen", "-o", tmp_path / "k", "--model", tmp_path)
+    refused = run("serve", "--key", tmp_path / "k", "--model", tmp_path)
+    assert refused.status == 2
+    assert "is a SDAR model: write with `dllmark generate" in refused.err.replace("\n", " ")

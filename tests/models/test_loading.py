@@ -266,7 +266,10 @@ def test_a_source_dtype_or_device_that_is_not_there_is_named(source, options, me
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type gpt2, which is unknown: .* llada, Dream, dllmark"),
+        (
+            {"model_type": "gpt2"},
+            "model_type gpt2, which is unknown: .* llada, Dream, llada2_moe, sdar, d",
+        ),
         ({"model_type": "absent"}, "model_type None, which is unknown"),
         ({"model_type": ["llada"]}, r"model_type \['llada'\], which is unknown"),
         ({"rope_theta": "high"}, "config.json gives a rope_theta that is not a number"),

@@ -19,6 +19,8 @@ LLADA_SPECIALS = (
     "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>",
     "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
 )  # fmt: skip
+LLADA2_SPECIALS = ("<|startoftext|>", "<|endoftext|>", "<|mask|>", "<|role_end|>")
+SDAR_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>")
 DREAM_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
 
 CORPUS = ["The grass is green, and the lists are green or red in 2026.", "2026, 2026\n\n  2026"]
@@ -81,6 +83,51 @@ def dream_config(**changes: Any) -> dict[str, Any]:
     }
 
 
+def llada2_config(**changes: Any) -> dict[str, Any]:
+    """Return a config.json as LLaDA2 writes it, with small numbers."""
+    return {
+        "model_type": "llada2_moe",
+        "architectures": ["LLaDA2MoeModelLM"],
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 48,
+        "moe_intermediate_size": 16,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 2.5,
+        "first_k_dense_replace": 1,
+        "norm_topk_prob": True,
+        "score_function": "sigmoid",
+        "max_position_embeddings": 256,
+        "vocab_size": ROWS,
+        "rope_theta": 600_000,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "use_qk_norm": True,
+        "use_qkv_bias": False,
+        "use_bias": False,
+        "tie_word_embeddings": False,
+        "pad_token_id": ORDINARY + 1,
+        **changes,
+    }
+
+
+def sdar_config(**changes: Any) -> dict[str, Any]:
+    """Return a config.json as SDAR writes it, with small numbers: Qwen3's fields."""
+    record = dream_config(
+        model_type="sdar", architectures=["SDARForCausalLM"], head_dim=16, attention_bias=False,
+        max_position_embeddings=256, mask_token_id=ORDINARY + SDAR_SPECIALS.index("<|MASK|>"),
+    )  # fmt: skip
+    return {**record, **changes}
+
+
 def llada_weights(config: dict[str, Any]) -> dict[str, Tensor]:
     """Return random weights under LLaDA's names."""
     width, mlp, rows = config["d_model"], config["mlp_hidden_size"], config["embedding_size"]
@@ -124,6 +171,59 @@ def dream_weights(config: dict[str, Any]) -> dict[str, Tensor]:
             f"{layer}.mlp.down_proj.weight": (width, mlp),
         }
     return _random(shapes)
+
+
+def llada2_weights(config: dict[str, Any]) -> dict[str, Tensor]:
+    """Return random weights under LLaDA2's names."""
+    width, rows, head = config["hidden_size"], config["vocab_size"], config["head_dim"]
+    heads, keys = config["num_attention_heads"], config["num_key_value_heads"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.word_embeddings.weight": (rows, width),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (rows, width),
+    }
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        shapes |= {
+            f"{layer}.input_layernorm.weight": (width,),
+            f"{layer}.attention.query_key_value.weight": ((heads + 2 * keys) * head, width),
+            f"{layer}.attention.query_layernorm.weight": (head,),
+            f"{layer}.attention.key_layernorm.weight": (head,),
+            f"{layer}.attention.dense.weight": (width, heads * head),
+            f"{layer}.post_attention_layernorm.weight": (width,),
+        }
+        feeds = {f"{layer}.mlp": config["intermediate_size"]}
+        if number >= config["first_k_dense_replace"]:
+            inner, count = config["moe_intermediate_size"], config["num_experts"]
+            shapes[f"{layer}.mlp.gate.weight"] = (count, width)
+            shapes[f"{layer}.mlp.gate.expert_bias"] = (count,)
+            feeds = {f"{layer}.mlp.experts.{expert}": inner for expert in range(count)}
+            if config["num_shared_experts"]:
+                feeds[f"{layer}.mlp.shared_experts"] = inner * config["num_shared_experts"]
+        for name, inner in feeds.items():
+            shapes |= {
+                f"{name}.gate_proj.weight": (inner, width),
+                f"{name}.up_proj.weight": (inner, width),
+                f"{name}.down_proj.weight": (width, inner),
+            }
+    return _random(shapes)
+
+
+def sdar_weights(config: dict[str, Any]) -> dict[str, Tensor]:
+    """Return random weights under SDAR's names, which are Qwen3's."""
+    width, head = config["hidden_size"], config["head_dim"]
+    sizes = {name: config[f"num_{name}_heads"] * head for name in ("attention", "key_value")}
+    kept = {n: t.shape for n, t in dream_weights(config).items() if "self_attn" not in n}
+    for layer in (f"model.layers.{i}.self_attn" for i in range(config["num_hidden_layers"])):
+        kept |= {
+            f"{layer}.q_proj.weight": (sizes["attention"], width),
+            f"{layer}.k_proj.weight": (sizes["key_value"], width),
+            f"{layer}.v_proj.weight": (sizes["key_value"], width),
+            f"{layer}.o_proj.weight": (width, sizes["attention"]),
+            f"{layer}.q_norm.weight": (head,),
+            f"{layer}.k_norm.weight": (head,),
+        }
+    return _random(kept)
 
 
 def _random(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -203,9 +303,13 @@ def write_weights(folder: Path, weights: dict[str, Tensor], shards: int = 1) -> 
 
 def write_checkpoint(folder: Path, config: dict[str, Any], shards: int = 1) -> dict[str, Tensor]:
     """Write a whole checkpoint and return its weights."""
-    llada = config["model_type"] == "llada"
-    weights = llada_weights(config) if llada else dream_weights(config)
-    specials = LLADA_SPECIALS if llada else DREAM_SPECIALS
+    make, specials = {
+        "llada": (llada_weights, LLADA_SPECIALS),
+        "Dream": (dream_weights, DREAM_SPECIALS),
+        "llada2_moe": (llada2_weights, LLADA2_SPECIALS),
+        "sdar": (sdar_weights, SDAR_SPECIALS),
+    }[config["model_type"]]
+    weights = make(config)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(tokenizer_json(specials))
     write_weights(folder, weights, shards)

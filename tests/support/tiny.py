@@ -52,16 +52,16 @@ class Script(nn.Module):
         self.config, self.logits = config, logits
         self.embedding = nn.Embedding(1, 1)
 
-    def forward(self, tokens, attended=None, logit_positions=None, cache=None, at=None):
+    def forward(self, tokens, attended, logit_positions, cache=None, at=None, block_length=0):
         return self.logits[logit_positions - 1].clone()
 
 
-def scripted_model(tokenizer, likely):
+def scripted_model(tokenizer, likely, **options):
     """A model that gives some tokens a probability, {token: p}, at each position after the prompt.
 
     The rest of the probability is spread evenly over the other tokens.
     """
-    config = config_for(tokenizer)
+    config = config_for(tokenizer, **options)
     probabilities = torch.zeros(len(likely), config.vocab_size)
     for row, given in zip(probabilities, likely, strict=True):
         row[:] = (1 - sum(given.values())) / (tokenizer.vocab_size - len(given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ from dllmark.commands.options import (
     check_seed,
 )
 from dllmark.commands.payload_options import Carried, carried_payload
+from dllmark.commands.sampler_options import make_sampler
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.files import (
     append_line,
@@ -45,6 +46,7 @@ from dllmark.sampling.settings import (
     TOKENS,
     Dream,
     Llada,
+    Llada2,
     Parallel,
     Sampler,
     check_length,
@@ -56,8 +58,6 @@ if TYPE_CHECKING:
     from dllmark.models.loading import Model
     from dllmark.relation.key import WatermarkKey
     from dllmark.sampling.texts import Generation
-
-SAMPLERS: dict[str, type[Sampler]] = {"llada": Llada, "dream": Dream, "parallel": Parallel}
 
 BATCH = 8
 """Texts written together."""
@@ -90,7 +90,7 @@ def generate(
     block: Annotated[
         int | None,
         typer.Option(
-            help="The length of a block (llada, parallel).", show_default=str(BLOCK_LENGTH)
+            help="The length of a block (llada, parallel, llada2).", show_default=str(BLOCK_LENGTH)
         ),
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
@@ -100,8 +100,8 @@ def generate(
     top_k: Annotated[
         int | None,
         typer.Option(
-            help="Draw from so many of the likeliest tokens, 0 from all (dream).",
-            show_default=str(DREAM_TOP_K),
+            help="Draw from so many of the likeliest tokens, 0 from all (dream, llada2).",
+            show_default=f"{DREAM_TOP_K} for dream",
         ),
     ] = None,
     cfg_scale: Annotated[
@@ -109,7 +109,8 @@ def generate(
         typer.Option(help="Strengthen the prompt by a second pass without it (llada)."),
     ] = None,
     sampler: Annotated[
-        Literal["llada", "dream", "parallel"], typer.Option(help="How masks are filled.")
+        Literal["llada", "dream", "parallel", "llada2"],
+        typer.Option(help="How masks are filled; LLaDA2 and SDAR need llada2."),
     ] = "llada",
     order: Annotated[
         str | None,
@@ -125,6 +126,17 @@ def generate(
             help="Faster and approximate: compute what stands before a block (prefix), or all "
             "outside it (block), only once for the block (llada, parallel)."
         ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Write what is more probable than this at once (parallel, llada2).",
+            show_default=f"{Parallel.threshold} or {Llada2.threshold}",
+        ),
+    ] = None,
+    edit_threshold: Annotated[
+        float | None,
+        typer.Option(help="Replace a token by one more probable than this (llada2)."),
     ] = None,
     suppress_end: Annotated[
         bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
@@ -165,6 +177,7 @@ def generate(
         make_sampler(sampler, {
             "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
             "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
+            "threshold": threshold, "edit-threshold": edit_threshold,
             "suppress-end": suppress_end,
         }),
         tokens=tokens, chat=not plain, seed=seed, watch=watch,
@@ -217,29 +230,6 @@ def model_source(model: str | None, key: WatermarkKey | None) -> str:
     from dllmark.relation.tokenizer import source_of_model
 
     return source_of_model(model or (key.tokenizer.name if key else "embedded"))
-
-
-def make_sampler(name: str, options: dict[str, Any]) -> Sampler:
-    """Return a sampler with the options that are not None; one that it lacks is refused.
-
-    >>> make_sampler("llada", {"steps": 4, "cfg-scale": 1.5, "order": None}).steps
-    4
-    """
-    kind = SAMPLERS[name]
-    known = {entry.name for entry in fields(kind)}
-    settings: dict[str, Any] = {}
-    for option, value in options.items():
-        field = "block_length" if option == "block" else option.replace("-", "_")
-        if value is not None and field not in known:
-            others = [other for other in SAMPLERS if hasattr(SAMPLERS[other], field)]
-            raise InputError(
-                f"the {name} sampler has no --{option}: use it with {' or '.join(others)}"
-            )
-        if value is not None:
-            settings[field] = value
-    if settings.get("top_k") == 0:
-        settings["top_k"] = None
-    return kind(**settings)
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,13 @@ def _service(
     # One core is left to detection: it must answer while a text is written.
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     marking = keys[0] if isinstance(source, list) else current_key(source, label, model)
-    loaded = load_model(source_of_model(model or marking.tokenizer.name))
+    name = model or marking.tokenizer.name
+    loaded = load_model(source_of_model(name))
+    if loaded.config.block_causal:
+        raise InputError(
+            f"this server writes with LLaDA's sampler, and {name} is a {loaded.family.name} model: "
+            "write with `dllmark generate --sampler llada2`; --model none detects"
+        )
     return Service(source, loaded.tokenizer, loaded, limits, fpr, public, label)
 
 

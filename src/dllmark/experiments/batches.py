@@ -92,8 +92,10 @@ def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
 
 def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
     """Return a model's own sampler: Dream's in the order its model card names, and LLaDA's else."""
-    from dllmark.sampling.settings import Dream, Llada
+    from dllmark.sampling.settings import Dream, Llada, Llada2
 
+    if model.config.block_causal:
+        return Llada2(temperature=setting.temperature, suppress_end=protocol.suppress_end)
     steps = protocol.tokens // setting.per_step
     if model.family.name == "Dream":
         return Dream(steps, "entropy", setting.temperature, suppress_end=protocol.suppress_end)

@@ -22,6 +22,9 @@ INDEX = "model.safetensors.index.json"
 
 TensorShape = tuple[int, ...]
 
+Place = tuple[str, int | None]
+"""The name of a parameter, and which of the slices along its first dimension."""
+
 
 def read_text(path: Path) -> str:
     """Return the text of a file of the model."""
@@ -50,8 +53,8 @@ def read_transformer(
     """Return the transformer with the weights of a folder; they are checked before any is read."""
     with torch.device("meta"):
         transformer = Transformer(config)
-    ours = {theirs: ours for ours, theirs in family.parameter_names(config).items()}
-    expected = {name: tuple(transformer.get_parameter(ours[name]).shape) for name in ours}
+    places = _places(family, config)
+    expected = {name: tuple(_parameter(transformer, place).shape) for name, place in places.items()}
     shapes = {path: _shapes(path) for path in _weight_files(folder)}
     if config.tied_head:  # the embedding is the head, also where one is stored
         for part in shapes.values():
@@ -61,7 +64,7 @@ def read_transformer(
     for path, names in shapes.items():
         with _open(path, device) as tensors:
             for name in names:
-                _assign(transformer, ours[name], tensors.get_tensor(name).to(dtype))
+                _assign(transformer, places[name], tensors.get_tensor(name).to(dtype))
     if config.tied_head:
         transformer.head.weight = transformer.embedding.weight
     return transformer.eval()
@@ -129,7 +132,34 @@ def _check_tensors(
         )
 
 
-def _assign(transformer: Transformer, name: str, tensor: Tensor) -> None:
-    """Put a tensor in the place of the parameter of that name."""
+def _places(family: Family, config: Config) -> dict[str, Place]:
+    """Return which parameter each tensor of a checkpoint is, or which slice of one."""
+    places: dict[str, Place] = {}
+    for ours, theirs in family.parameter_names(config).items():
+        if "{e}" not in theirs:
+            places[theirs] = (ours, None)
+        elif config.experts is not None:
+            each = range(config.experts.count)
+            places.update({theirs.replace("{e}", str(e)): (ours, e) for e in each})
+    return places
+
+
+def _parameter(transformer: Transformer, place: Place) -> Tensor:
+    """Return the parameter at a place, or the slice."""
+    name, number = place
+    parameter = transformer.get_parameter(name)
+    return parameter if number is None else parameter[number]
+
+
+def _assign(transformer: Transformer, place: Place, tensor: Tensor) -> None:
+    """Put a tensor in the place of a parameter, or of a slice of one, whose memory it then gets."""
+    name, number = place
     module, _, last = name.rpartition(".")
-    setattr(transformer.get_submodule(module), last, nn.Parameter(tensor, requires_grad=False))
+    owner = transformer.get_submodule(module)
+    if number is not None:
+        whole = getattr(owner, last)
+        if whole.is_meta:
+            whole = torch.empty(whole.shape, dtype=tensor.dtype, device=tensor.device)
+        whole[number] = tensor
+        tensor = whole
+    setattr(owner, last, nn.Parameter(tensor, requires_grad=False))

@@ -14,7 +14,7 @@ from dllmark.errors import ModelError
 from dllmark.models.families import Family
 from dllmark.models.transformer import Config
 
-ROPE_FIELDS = ("rope_theta",)
+ROPE_FIELDS = ("rope_theta", "partial_rotary_factor")
 """What `rope_parameters` may have in the place of config.json itself."""
 
 
@@ -39,7 +39,14 @@ def read_config(path: Path, family: Family, record: dict[str, Any]) -> Config:
             raise ModelError(
                 f"{path} {said}: this program computes {family.name} models with {supported} only"
             )
-    return family.config(record)
+    for name in family.expert_sizes.values():
+        value = record.get(name)
+        if not isinstance(value, int | float) or value < 0:
+            raise ModelError(f"{path} gives no {name}, or not a number: {family.name} needs it")
+    config = family.config(record)
+    if config.experts is not None:
+        config.experts.check()
+    return config
 
 
 def _with_defaults(family: Family, record: dict[str, Any]) -> dict[str, Any]:

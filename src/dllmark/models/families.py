@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from dllmark.models.experts import Experts
 from dllmark.models.transformer import Config
 
 
@@ -14,10 +15,12 @@ from dllmark.models.transformer import Config
 class Family:
     """What tells one family of checkpoints from another.
 
-    `sizes` maps our `Config` fields to the names in config.json, `fixed` gives those that the
-    family does not write there. `names` maps our parameters to the checkpoint's, with {i} for the
-    number of a block. `arithmetic` has the fields of config.json that change what is computed, each
-    with the only value supported and the one that the published code takes where it is absent.
+    `sizes` maps our `Config` fields to the names in config.json, `expert_sizes` those of `Experts`;
+    `fixed` gives those that the family does not write there. `names` maps our parameters to the
+    checkpoint's, with {i} for the number of a block and {e} for that of an expert.
+
+    `arithmetic` has the fields of config.json that change what is computed, each with the only
+    value supported and the one that the published code takes where it is absent.
 
     The chat template, for a checkpoint without one, is three strings; "{role}" and "{content}" are
     filled in. Some templates have no role for a system's message; LLaDA's trims every message.
@@ -36,10 +39,15 @@ class Family:
     chat_reply: str
     chat_system: bool = True
     chat_trim: bool = False
+    chat_roles: dict[str, str] = field(default_factory=dict)
+    expert_sizes: dict[str, str] = field(default_factory=dict)
 
     def config(self, record: dict[str, Any]) -> Config:
         """Build the numbers of a model from its config.json."""
         sizes = {ours: record[theirs] for ours, theirs in self.sizes.items() if theirs in record}
+        if self.expert_sizes:
+            experts = {ours: record[theirs] for ours, theirs in self.expert_sizes.items()}
+            sizes["experts"] = Experts(**experts)
         return Config(**{**self.fixed, **sizes})
 
     def chat(self, question: str) -> str:
@@ -62,20 +70,37 @@ class Family:
         text = "" if replaced else self.chat_start
         for role, given in messages:
             content = given.strip() if self.chat_trim else given
-            text += self.chat_message.replace("{role}", role).replace("{content}", content)
+            name = self.chat_roles.get(role, role)
+            text += self.chat_message.replace("{role}", name).replace("{content}", content)
         return text + self.chat_reply
 
     def parameter_names(self, config: Config) -> dict[str, str]:
-        """Return the checkpoint's name of every parameter of `Transformer`."""
+        """Return the checkpoint's name of every parameter of `Transformer`.
+
+        A name with {e} is that of many tensors, an expert's each, which make one parameter.
+        """
         names = {}
         for ours, theirs in self.names.items():
             if "bias" in ours and not config.qkv_bias:
                 continue
             if ours == "head.weight" and config.tied_head:
                 continue
-            numbers = range(config.layers) if "{i}" in ours else [0]
-            names.update({ours.format(i=i): theirs.format(i=i) for i in numbers})
+            if ".shared_" in ours and not (config.experts and config.experts.shared):
+                continue
+            for i in _layers(ours, config):
+                names[ours.replace("{i}", str(i))] = theirs.replace("{i}", str(i))
         return names
+
+
+def _layers(ours: str, config: Config) -> Sequence[int]:
+    """Return the numbers of the blocks that have a parameter, or one number if it is of none."""
+    if "{i}" not in ours:
+        return [0]
+    first = config.layers if config.experts is None else config.experts.first_layer
+    if ".experts." in ours:
+        return range(first, config.layers)
+    feeds_forward = ours.removeprefix("blocks.{i}.").startswith(("gate.", "up.", "down."))
+    return range(first if feeds_forward else config.layers)
 
 
 def _two_sides(messages: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -85,19 +110,29 @@ def _two_sides(messages: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(role, "\n\n".join(content for _, content in turn)) for role, turn in turns]
 
 
+def _in_blocks(prefix: str, names: dict[str, str]) -> dict[str, str]:
+    """Return the names of a block's parameters, with what stands before them in a checkpoint."""
+    return {f"blocks.{{i}}.{ours}": prefix + theirs for ours, theirs in names.items()}
+
+
 _LLADA_NAMES = {
     "embedding.weight": "model.transformer.wte.weight",
-    "blocks.{i}.attention_norm.weight": "model.transformer.blocks.{i}.attn_norm.weight",
-    "blocks.{i}.attention.query.weight": "model.transformer.blocks.{i}.q_proj.weight",
-    "blocks.{i}.attention.key.weight": "model.transformer.blocks.{i}.k_proj.weight",
-    "blocks.{i}.attention.value.weight": "model.transformer.blocks.{i}.v_proj.weight",
-    "blocks.{i}.attention.out.weight": "model.transformer.blocks.{i}.attn_out.weight",
-    "blocks.{i}.mlp_norm.weight": "model.transformer.blocks.{i}.ff_norm.weight",
-    "blocks.{i}.gate.weight": "model.transformer.blocks.{i}.ff_proj.weight",
-    "blocks.{i}.up.weight": "model.transformer.blocks.{i}.up_proj.weight",
-    "blocks.{i}.down.weight": "model.transformer.blocks.{i}.ff_out.weight",
     "norm.weight": "model.transformer.ln_f.weight",
     "head.weight": "model.transformer.ff_out.weight",
+    **_in_blocks(
+        "model.transformer.blocks.{i}.",
+        {
+            "attention_norm.weight": "attn_norm.weight",
+            "attention.query.weight": "q_proj.weight",
+            "attention.key.weight": "k_proj.weight",
+            "attention.value.weight": "v_proj.weight",
+            "attention.out.weight": "attn_out.weight",
+            "mlp_norm.weight": "ff_norm.weight",
+            "gate.weight": "ff_proj.weight",
+            "up.weight": "up_proj.weight",
+            "down.weight": "ff_out.weight",
+        },
+    ),
 }
 
 _LLADA_SIZES = {
@@ -164,26 +199,123 @@ DREAM = Family(
     arithmetic={"hidden_act": ("silu", "silu"), "use_sliding_window": (False, False)},
     names={
         "embedding.weight": "model.embed_tokens.weight",
-        "blocks.{i}.attention_norm.weight": "model.layers.{i}.input_layernorm.weight",
-        "blocks.{i}.attention.query.weight": "model.layers.{i}.self_attn.q_proj.weight",
-        "blocks.{i}.attention.query.bias": "model.layers.{i}.self_attn.q_proj.bias",
-        "blocks.{i}.attention.key.weight": "model.layers.{i}.self_attn.k_proj.weight",
-        "blocks.{i}.attention.key.bias": "model.layers.{i}.self_attn.k_proj.bias",
-        "blocks.{i}.attention.value.weight": "model.layers.{i}.self_attn.v_proj.weight",
-        "blocks.{i}.attention.value.bias": "model.layers.{i}.self_attn.v_proj.bias",
-        "blocks.{i}.attention.out.weight": "model.layers.{i}.self_attn.o_proj.weight",
-        "blocks.{i}.mlp_norm.weight": "model.layers.{i}.post_attention_layernorm.weight",
-        "blocks.{i}.gate.weight": "model.layers.{i}.mlp.gate_proj.weight",
-        "blocks.{i}.up.weight": "model.layers.{i}.mlp.up_proj.weight",
-        "blocks.{i}.down.weight": "model.layers.{i}.mlp.down_proj.weight",
         "norm.weight": "model.norm.weight",
         "head.weight": "lm_head.weight",
+        **_in_blocks(
+            "model.layers.{i}.",
+            {
+                "attention_norm.weight": "input_layernorm.weight",
+                "attention.query.weight": "self_attn.q_proj.weight",
+                "attention.query.bias": "self_attn.q_proj.bias",
+                "attention.key.weight": "self_attn.k_proj.weight",
+                "attention.key.bias": "self_attn.k_proj.bias",
+                "attention.value.weight": "self_attn.v_proj.weight",
+                "attention.value.bias": "self_attn.v_proj.bias",
+                "attention.out.weight": "self_attn.o_proj.weight",
+                "mlp_norm.weight": "post_attention_layernorm.weight",
+                "gate.weight": "mlp.gate_proj.weight",
+                "up.weight": "mlp.up_proj.weight",
+                "down.weight": "mlp.down_proj.weight",
+            },
+        ),
     },
     mask="<|mask|>",
     ends=("<|endoftext|>", "<|im_end|>"),
     chat_start="<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
     chat_message="<|im_start|>{role}\n{content}<|im_end|>\n",
     chat_reply="<|im_start|>assistant\n",
+)
+
+LLADA2 = Family(
+    name="LLaDA2",
+    model_type="llada2_moe",
+    sizes={**DREAM.sizes, "head_dim": "head_dim", "rotary_share": "partial_rotary_factor"},
+    expert_sizes={
+        "count": "num_experts",
+        "chosen": "num_experts_per_tok",
+        "width": "moe_intermediate_size",
+        "shared": "num_shared_experts",
+        "groups": "n_group",
+        "groups_chosen": "topk_group",
+        "scale": "routed_scaling_factor",
+        "first_layer": "first_k_dense_replace",
+    },
+    fixed={
+        "rope_theta": 10_000.0,
+        "norm_eps": 1e-5,
+        "rotary_share": 0.5,
+        "qk_norm": True,
+        "joint_qkv": True,
+        "block_causal": True,
+    },
+    names={
+        "embedding.weight": "model.word_embeddings.weight",
+        "norm.weight": "model.norm.weight",
+        "head.weight": "lm_head.weight",
+        **_in_blocks(
+            "model.layers.{i}.",
+            {
+                "attention_norm.weight": "input_layernorm.weight",
+                "attention.qkv.weight": "attention.query_key_value.weight",
+                "attention.query_norm.weight": "attention.query_layernorm.weight",
+                "attention.key_norm.weight": "attention.key_layernorm.weight",
+                "attention.out.weight": "attention.dense.weight",
+                "mlp_norm.weight": "post_attention_layernorm.weight",
+                "gate.weight": "mlp.gate_proj.weight",
+                "up.weight": "mlp.up_proj.weight",
+                "down.weight": "mlp.down_proj.weight",
+                "experts.router": "mlp.gate.weight",
+                "experts.correction": "mlp.gate.expert_bias",
+                "experts.gate": "mlp.experts.{e}.gate_proj.weight",
+                "experts.up": "mlp.experts.{e}.up_proj.weight",
+                "experts.down": "mlp.experts.{e}.down_proj.weight",
+                "experts.shared_gate.weight": "mlp.shared_experts.gate_proj.weight",
+                "experts.shared_up.weight": "mlp.shared_experts.up_proj.weight",
+                "experts.shared_down.weight": "mlp.shared_experts.down_proj.weight",
+            },
+        ),
+    },
+    arithmetic={
+        "hidden_act": ("silu", "silu"),
+        "use_sliding_window": (False, False),
+        "use_qk_norm": (True, True),
+        "use_qkv_bias": (False, False),
+        "use_bias": (False, False),
+        "use_rmsnorm": (True, True),
+        "norm_head": (False, False),
+        "norm_softmax": (False, False),
+        "norm_topk_prob": (True, True),
+        "score_function": ("sigmoid", "sigmoid"),
+        "moe_router_enable_expert_bias": (True, True),
+    },
+    mask="<|mask|>",
+    ends=("<|endoftext|>", "<|role_end|>"),
+    chat_start="<role>SYSTEM</role>detailed thinking off<|role_end|>",
+    chat_message="<role>{role}</role>{content}<|role_end|>",
+    chat_reply="<role>ASSISTANT</role>",
+    chat_system=False,
+    chat_roles={"user": "HUMAN", "assistant": "ASSISTANT"},
+)
+
+SDAR = Family(
+    name="SDAR",
+    model_type="sdar",
+    sizes={**DREAM.sizes, "head_dim": "head_dim"},
+    fixed={"rope_theta": 10_000.0, "norm_eps": 1e-6, "qk_norm": True, "block_causal": True},
+    names=DREAM.names
+    | _in_blocks(
+        "model.layers.{i}.",
+        {
+            "attention.query_norm.weight": "self_attn.q_norm.weight",
+            "attention.key_norm.weight": "self_attn.k_norm.weight",
+        },
+    ),
+    arithmetic={**DREAM.arithmetic, "attention_bias": (False, False)},
+    mask="<|MASK|>",
+    ends=("<|endoftext|>", "<|im_end|>"),
+    chat_start="",
+    chat_message=DREAM.chat_message,
+    chat_reply=DREAM.chat_reply,
 )
 
 EMBEDDED = Family(
@@ -201,5 +333,5 @@ EMBEDDED = Family(
     chat_system=False,
 )
 
-FAMILIES = {family.model_type: family for family in (LLADA, DREAM, EMBEDDED)}
+FAMILIES = {family.model_type: family for family in (LLADA, DREAM, LLADA2, SDAR, EMBEDDED)}
 """The families by the `model_type` of their config.json."""

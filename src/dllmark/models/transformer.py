@@ -1,7 +1,8 @@
-"""One bidirectional transformer: LLaDA, Dream and the embedded model are this with other numbers.
+"""One bidirectional transformer: all families are this with other numbers.
 
 It is a LLaMA block (RMSNorm, rotary positions, SwiGLU) without a causal mask: every position sees
-every other one, so the model can fill a mask anywhere from what stands on both sides of it.
+every other one, so the model can fill a mask anywhere from what stands on both sides of it. In a
+block-causal model (LLaDA2, SDAR) it sees its own block and those before it.
 
 Everything is written in torch. On a GPU, `fused.py` does the element-wise part in fewer kernels.
 """
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from dllmark.gpu import has_triton
+from dllmark.models.experts import Experts, Mixture
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Config:
     """The numbers that make one model of the family.
 
     `shifted` is Dream's habit: the output at position j - 1 predicts the token at position j.
+    `joint_qkv` is LLaDA2's: queries, keys and values are one matrix. `rotary_share` of a head's
+    width is rotated. A `block_causal` model must be told how long the blocks are.
     """
 
     vocab_size: int
@@ -39,11 +43,17 @@ class Config:
     qkv_bias: bool = False
     tied_head: bool = False
     shifted: bool = False
+    head_dim: int = 0
+    qk_norm: bool = False
+    joint_qkv: bool = False
+    rotary_share: float = 1.0
+    block_causal: bool = False
+    experts: Experts | None = None
 
     @property
     def head_width(self) -> int:
         """The width of one attention head."""
-        return self.width // self.heads
+        return self.head_dim or self.width // self.heads
 
 
 Pair = tuple[Tensor, Tensor]
@@ -91,11 +101,11 @@ class Cache:
         batch, length = tokens.shape
         shape = (batch, config.kv_heads, length, config.head_width)
 
-        def empty() -> list[Tensor]:
+        def zeros() -> list[Tensor]:
             device = tokens.device
-            return [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+            return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
 
-        self.keys, self.values = empty(), empty()
+        self.keys, self.values = zeros(), zeros()
 
 
 @dataclass
@@ -137,23 +147,34 @@ class Attention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        kv_width = config.kv_heads * config.head_width
-        self.query = nn.Linear(config.width, config.width, bias=config.qkv_bias)
-        self.key = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
-        self.value = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
-        self.out = nn.Linear(config.width, config.width, bias=False)
+        kv_width, width = (n * config.head_width for n in (config.kv_heads, config.heads))
+        self.widths = [width, kv_width, kv_width]
+        if config.joint_qkv:
+            self.qkv = nn.Linear(config.width, sum(self.widths), bias=config.qkv_bias)
+        else:
+            self.query = nn.Linear(config.width, width, bias=config.qkv_bias)
+            self.key = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
+            self.value = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
+        if config.qk_norm:
+            self.query_norm = Norm(config.head_width, config.norm_eps)
+            self.key_norm = Norm(config.head_width, config.norm_eps)
+        self.out = nn.Linear(width, config.width, bias=False)
 
     def forward(
         self, x: Tensor, rotation: Pair, mask: Tensor | None, cached: CachedLayer | None = None
     ) -> Tensor:
         """Mix the positions of [B, L, D]; what is `cached` of other positions takes part."""
         batch, length, _ = x.shape
-
-        def heads(projected: Tensor) -> Tensor:
-            return projected.view(batch, length, -1, self.config.head_width)
-
-        turned = rotate(heads(self.query(x)), heads(self.key(x)), rotation)
-        query, key, value = (y.transpose(1, 2) for y in (*turned, heads(self.value(x))))
+        if self.config.joint_qkv:
+            projected = self.qkv(x).split(self.widths, -1)
+        else:
+            projected = (self.query(x), self.key(x), self.value(x))
+        query, key, value = (y.view(batch, length, -1, self.config.head_width) for y in projected)
+        if self.config.qk_norm:
+            _, query = self.query_norm(query.contiguous())
+            _, key = self.key_norm(key.contiguous())
+        turned = rotate(query, key, rotation)
+        query, key, value = (y.transpose(1, 2) for y in (*turned, value))
         if cached is not None:
             key, value = cached.updated(key, value)
         mixed = scaled_dot_product_attention(
@@ -170,11 +191,15 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then a gated feed-forward layer, each added to what came in."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, number: int) -> None:
         super().__init__()
         self.attention_norm = Norm(config.width, config.norm_eps)
         self.attention = Attention(config)
         self.mlp_norm = Norm(config.width, config.norm_eps)
+        self.experts = None
+        if config.experts is not None and number >= config.experts.first_layer:
+            self.experts = Mixture(config.experts, config.width)
+            return
         self.gate = nn.Linear(config.width, config.mlp_width, bias=False)
         self.up = nn.Linear(config.width, config.mlp_width, bias=False)
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
@@ -198,6 +223,8 @@ class Block(nn.Module):
         if needed is not None:
             x, mixed = pick(x, needed), pick(mixed, needed)
         x, normed = self.mlp_norm(x, mixed)
+        if self.experts is not None:
+            return x, self.experts(normed)
         return x, self.down(swiglu(self.gate(normed), self.up(normed)))
 
 
@@ -216,7 +243,7 @@ class Transformer(nn.Module):
         # nn.Embedding's own numbers, on the meta device, take seconds: they import torch's compiler
         numbers = torch.empty(config.vocab_size, config.width).uniform_(-1, 1)
         self.embedding = nn.Embedding(config.vocab_size, config.width, _weight=numbers)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, i) for i in range(config.layers))
         self.norm = Norm(config.width, config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         if config.tied_head:
@@ -229,11 +256,13 @@ class Transformer(nn.Module):
         logit_positions: Tensor | None = None,
         cache: Cache | None = None,
         at: Tensor | None = None,
+        block_length: int = 0,
     ) -> Tensor:
         """Return the logits [B, L, V], or [B, R, V] of the `logit_positions` [B, R].
 
         `attended` [B, L] is False at padding, which no position then looks at. With a cache, only
         the positions `at` [P], one after the other, need be computed; the others stay as they were.
+        With a `block_length` no position sees a later block; blocks count from the first position.
         """
         everywhere = torch.arange(tokens.shape[1], device=tokens.device)
         if at is None:
@@ -242,6 +271,9 @@ class Transformer(nn.Module):
             at = torch.cat([at[:1] - 1, at])
         rotation = rotary_angles(self.config, at)
         mask = None if attended is None else attended[:, None, None, :]
+        if block_length:
+            seen = everywhere // block_length <= at[:, None] // block_length
+            mask = seen if mask is None else mask & seen
         if self.config.shifted:
             if logit_positions is None:
                 logit_positions = everywhere.expand(tokens.shape)
@@ -263,19 +295,28 @@ def pick(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def rotary_angles(config: Config, at: Tensor) -> Pair:
-    """Return the cosines and sines [P, 1, head width] of the rotary embedding of positions [P].
+    """Return the cosines and sines [P, 1, width] of the rotary embedding of positions [P].
 
     The sines of a head's first half are negative, as `rotate` needs them.
     """
-    half = torch.arange(0, config.head_width, 2, device=at.device, dtype=torch.float32)
-    frequencies = config.rope_theta ** (-half / config.head_width)
+    width = int(config.head_width * config.rotary_share)
+    half = torch.arange(0, width, 2, device=at.device, dtype=torch.float32)
+    frequencies = config.rope_theta ** (-half / width)
     angles = torch.outer(at.float(), frequencies)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
 
 
 def rotate(query: Tensor, key: Tensor, rotation: Pair) -> Pair:
-    """Turn each vector of queries and keys [B, P, H, D] by its position's angles."""
+    """Turn each vector of queries and keys [B, P, H, D] by its position's angles.
+
+    Where there are angles for a part of the vector only, the rest stays as it is.
+    """
+    width = rotation[0].shape[-1]
+    if width < query.shape[-1]:
+        parts = [turn(x[..., :width], rotation) for x in (query, key)]
+        query = torch.cat([parts[0], query[..., width:]], dim=-1)
+        return query, torch.cat([parts[1], key[..., width:]], dim=-1)
     if fuses(query, key):
         from dllmark.models import fused
 

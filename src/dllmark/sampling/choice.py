@@ -7,16 +7,30 @@ import math
 import torch
 from torch import Tensor
 
-from dllmark.sampling.settings import Parallel, Sampler
+from dllmark.sampling.settings import Llada2, Parallel, Sampler
 
 
 def choose(sampler: Sampler, score: Tensor, masked: Tensor, count: Tensor, most: int) -> Tensor:
     """Return [B, `most`]: the places in the block to reveal, then -1; all of them masked ones.
 
-    They are the `count` [B] best, for `Parallel` also all that are certain enough.
+    They are the `count` [B] best, for `Parallel` and `Llada2` also all that are certain enough.
     """
-    least = math.log(sampler.threshold) if isinstance(sampler, Parallel) else math.inf
+    least = math.inf
+    if isinstance(sampler, Parallel | Llada2):
+        least = math.log(sampler.threshold)
     return highest(score, masked, count, most, least)
+
+
+def edits(sampler: Llada2, score: Tensor, changed: Tensor) -> Tensor:
+    """Return [B, W]: the places whose token is `changed` by one that is certain enough, and -1.
+
+    >>> score, changed = torch.tensor([[0.9, 0.9, 0.2]]).log(), torch.tensor([[True, False, True]])
+    >>> edits(Llada2(edit_threshold=0.5), score, changed).tolist()
+    [[0, -1, -1]]
+    """
+    assert sampler.edit_threshold is not None
+    places = torch.arange(score.shape[1], device=score.device)
+    return torch.where(changed & (score > math.log(sampler.edit_threshold)), places, -1)
 
 
 def highest(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
+from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler
 
 
 def draw_noise(sampler: Sampler, logits: Tensor, generator: torch.Generator) -> Tensor | None:
@@ -22,9 +22,16 @@ def draw_noise(sampler: Sampler, logits: Tensor, generator: torch.Generator) -> 
 
 
 def warp_logits(sampler: Sampler, logits: Tensor) -> Tensor:
-    """Return the logits after temperature, top_p and top_k: those that a token is drawn from."""
+    """Return the logits after temperature, top_p and top_k: those that a token is drawn from.
+
+    LLaDA2 takes top_k first, and neither at temperature 0.
+    """
     if sampler.temperature > 0:
         logits = logits / sampler.temperature
+    if isinstance(sampler, Llada2):
+        if sampler.temperature == 0:
+            return logits
+        return keep_likeliest(keep_likeliest(logits, 1.0, sampler.top_k), sampler.top_p, None)
     top_k = sampler.top_k if isinstance(sampler, Dream) else None
     return keep_likeliest(logits, sampler.top_p, top_k)
 
@@ -62,7 +69,7 @@ def reachable_tokens(
     """
     if sampler.top_p < 1:
         return None
-    if isinstance(sampler, Dream) and sampler.top_k is not None:
+    if isinstance(sampler, Dream | Llada2) and sampler.top_k is not None:
         score = logits
         best = logits.topk(min(sampler.top_k, logits.shape[-1])).values[..., -1:]
     else:
@@ -87,7 +94,7 @@ def confidence(
     same, so that the order does not depend on a key, or with the bias of a watermark that biases
     the order. How certain the model is of a candidate is always what it says itself.
     """
-    order = "low_confidence" if isinstance(sampler, Parallel) else sampler.order
+    order = "low_confidence" if isinstance(sampler, Parallel | Llada2) else sampler.order
     shape, device = logits.shape[:-1], logits.device
     if order in ("random", "origin"):
         score = torch.rand(shape, generator=generator, device=device)
@@ -107,7 +114,10 @@ def confidence(
 
 def by_candidate(sampler: Sampler) -> bool:
     """Return whether the order depends on the candidate, the token a sampler would write there."""
-    return isinstance(sampler, Parallel) or sampler.order in ("low_confidence", "maskgit_plus")
+    return isinstance(sampler, Parallel | Llada2) or sampler.order in (
+        "low_confidence",
+        "maskgit_plus",
+    )
 
 
 def certainty(
@@ -115,12 +125,13 @@ def certainty(
 ) -> Tensor:
     """Return how certain the model is of each position.
 
-    Dream measures it after temperature, top_p and top_k; LLaDA before, and here as a logarithm:
-    that of the softmax in one operation, since the logit less `logsumexp` would round away what
-    tells almost sure tokens apart.
+    Dream and LLaDA2 measure it after temperature, top_p and top_k; LLaDA before. Its order and
+    LLaDA2's is by a logarithm: that of the softmax in one operation, since the logit less
+    `logsumexp` would round away what tells almost sure tokens apart.
     """
     warped = warp_logits(sampler, logits)
-    p = logits.log_softmax(-1) if order == "low_confidence" else warped.softmax(-1)
+    measured = warped if isinstance(sampler, Dream | Llada2) else logits
+    p = measured.log_softmax(-1) if order == "low_confidence" else measured.softmax(-1)
     if order == "entropy":
         return torch.xlogy(p, p).sum(-1)
     if order == "topk_margin":

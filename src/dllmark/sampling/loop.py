@@ -5,7 +5,8 @@ watermark predicts. Every masked position gets a confidence, from these logits a
 watermark that biases the order biases them first, to know which token it would write. The most
 confident positions are chosen. Their logits get the watermark's bias, in one pass or in two, and a
 token is drawn for each, with the noise that its candidate was drawn with: a watermark of strength 0
-changes nothing at all.
+changes nothing at all. LLaDA2.1 also replaces tokens it has written: by what it would write there
+now, bias and all, if that is certain enough.
 
 Inside a step the host never waits for the GPU, and the shapes of all tensors are known before it,
 so that `Recorder` can replay a step it has seen as one CUDA graph.
@@ -13,7 +14,7 @@ so that `Recorder` can replay a step it has seen as one CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from dllmark.marking.watermark import Watermark
 from dllmark.models.transformer import Cache
-from dllmark.sampling.choice import choose
+from dllmark.sampling.choice import choose, edits
 from dllmark.sampling.confidence import (
     by_candidate,
     confidence,
@@ -34,7 +35,7 @@ from dllmark.sampling.confidence import (
 )
 from dllmark.sampling.recorder import Recorder
 from dllmark.sampling.schedule import at_most, blocks, how_many, steps_in_blocks
-from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
+from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -71,12 +72,14 @@ class StepShape:
     beyond    1 if there is a position past the block, which the watermark predicts, else 0
     most      how many tokens a text reveals at most
     computed  how many positions the model computes, from the block's first; None for all of them
+    before    and how many before the block's first
     """
 
     width: int
     beyond: int
     most: int
     computed: int | None
+    before: int = 0
 
 
 def denoise(
@@ -97,7 +100,7 @@ def denoise(
             if isinstance(sampler, Llada) and sampler.remask:
                 remask(canvas, within, sampler.remask, model.mask_id, generator)
             masked = ~canvas.revealed[:, within]
-            if isinstance(sampler, Parallel) and not masked.any():
+            if isinstance(sampler, Parallel | Llada2) and not masked.any():
                 break
             count = how_many(sampler, step, steps, masked, generator)
             most = int(count.max()) if most is None else most
@@ -106,6 +109,19 @@ def denoise(
                 fresh = False
             number += 1
             yield number
+        if isinstance(sampler, Llada2):
+            for _ in denoiser.edit(block, sampler):
+                number += 1
+                yield number
+            if ended(canvas, block.stop, model.end_ids):
+                return
+
+
+def ended(canvas: Canvas, stop: int, ends: Sequence[int]) -> bool:
+    """Return whether every text has an end before a position."""
+    written = canvas.tokens[:, canvas.start : stop]
+    ids = torch.tensor(ends, device=written.device)
+    return bool(torch.isin(written, ids).any(1).all())
 
 
 class Denoiser:
@@ -121,27 +137,50 @@ class Denoiser:
     ) -> None:
         self.model, self.canvas, self.sampler = model, canvas, sampler
         self.watermark, self.generator = watermark, generator
-        self.cache_mode = "none" if isinstance(sampler, Dream) else sampler.cache
+        self.cache_mode = "none" if isinstance(sampler, Dream | Llada2) else sampler.cache
+        self.block_length = sampler.block_length if isinstance(sampler, Llada2) else 0
         self.cache = (
             None
-            if self.cache_mode == "none"
+            if self.cache_mode == "none" and not self.block_length
             else Cache(model.config, canvas.tokens, model.transformer.embedding.weight.dtype)
         )
-        self.recorder = Recorder(generator, enabled=watermark is None or watermark.on_device)
+        # a product by groups of experts has not been tried in a CUDA graph
+        may_record = model.config.experts is None and (watermark is None or watermark.on_device)
+        self.recorder = Recorder(generator, enabled=may_record)
         self.first = torch.zeros((), dtype=torch.long, device=canvas.tokens.device)
         self.count = torch.zeros(len(canvas.tokens), dtype=torch.long, device=self.first.device)
 
     def reveal(self, block: range, count: Tensor, most: int, fresh: bool) -> None:
-        """Write the `count` [B] tokens of a block that are next; `fresh` is its first step."""
-        beyond = int(block.stop < self.canvas.length)
-        computed = None
-        if self.cache is not None and not fresh:
+        """Write the `count` [B] tokens of a block that are next; `fresh` is its first step.
+
+        What a block-causal model has computed of earlier blocks is exact and stays, once the last
+        of them has been computed as it was left.
+        """
+        beyond = int(block.stop < self.canvas.length and not self.block_length)
+        computed, before = None, 0
+        if self.block_length:
+            first = block.start <= self.canvas.start
+            computed = len(block)
+            before = (block.start if first else self.block_length) if fresh else 0
+        elif self.cache is not None and not fresh:
             end = block.stop + beyond if self.cache_mode == "block" else self.canvas.length
             computed = end - block.start
-        shape = StepShape(len(block), beyond, most, computed)
+        shape = StepShape(len(block), beyond, most, computed, before)
         self.first.fill_(block.start)
         self.count.copy_(count)
         self.recorder.run(shape, lambda: self._step(shape))
+
+    def edit(self, block: range, sampler: Llada2) -> Iterator[None]:
+        """Replace tokens of a block without masks until none changes; one step at a time."""
+        if sampler.edit_threshold is None:
+            return
+        within = slice(block.start, block.stop)
+        for _ in range(sampler.edit_steps):
+            before = self.canvas.tokens[:, within].clone()
+            self.reveal(block, torch.zeros_like(self.count), len(block), fresh=False)
+            yield
+            if torch.equal(before, self.canvas.tokens[:, within]):
+                return
 
     def _step(self, shape: StepShape) -> None:
         """Do one step of that shape at `first`, for `count` tokens."""
@@ -149,25 +188,49 @@ class Denoiser:
         # One position past the block too: the watermark predicts the right neighbour of its last.
         at = self.first + torch.arange(shape.width + shape.beyond, device=self.first.device)
         covered = at.repeat(len(canvas.tokens), 1)
-        logits = self._predict(covered, shape.computed)
+        logits = self._predict(covered, shape)
         inside = logits[:, : shape.width]
         noise = draw_noise(sampler, inside, self.generator)
         block = at[: shape.width]
         masked = ~canvas.revealed.index_select(1, block)
-        biased = inside
-        if (
-            self.watermark is not None
-            and self.watermark.strategy.biases_order
-            and by_candidate(sampler)
-        ):
-            everywhere = torch.where(masked, block, -1)
-            biased = self.apply_bias(everywhere, logits, noise, covered)
+        written = None
+        if isinstance(sampler, Llada2) and sampler.edit_threshold is not None:
+            written = ~masked & (block >= canvas.start)
+        biased = self._judged(inside, block, masked, written, logits, noise, covered)
         score = confidence(sampler, inside, biased, noise, self.model.end_ids, self.generator)
         places = choose(sampler, score, masked, self.count, shape.most)
+        if isinstance(sampler, Llada2) and written is not None:
+            now = draw(warp_logits(sampler, biased), noise)
+            changed = written & (now != canvas.tokens.index_select(1, block))
+            places = torch.cat([places, edits(sampler, score, changed)], dim=1)
 
         chosen = torch.where(places >= 0, places + self.first, -1)
         for positions in [chosen] if self.watermark is None else self.watermark.passes(chosen):
             write(canvas, block, positions, self._draw(positions, logits, noise, covered))
+
+    def _judged(
+        self,
+        inside: Tensor,
+        block: Tensor,
+        masked: Tensor,
+        written: Tensor | None,
+        logits: Tensor,
+        noise: Tensor | None,
+        covered: Tensor,
+    ) -> Tensor:
+        """Return the logits [B, W, V] that the candidates of a block are drawn from.
+
+        These are those `inside` the block. They have the watermark's bias where it takes part in
+        the choice of positions: at masks if it biases the order, and at what is `written` already
+        and may be replaced.
+        """
+        mark = self.watermark
+        guided = mark is not None and mark.strategy.biases_order and by_candidate(self.sampler)
+        if mark is None or (not guided and written is None):
+            return inside
+        here = masked & guided if written is None else masked & guided | written
+        biased = self.apply_bias(torch.where(here, block, -1), logits, noise, covered)
+        return torch.where(here[..., None], biased, inside)
 
     def _draw(
         self, positions: Tensor, logits: Tensor, noise: Tensor | None, covered: Tensor
@@ -204,17 +267,18 @@ class Denoiser:
             canvas.tokens, canvas.revealed, logits, positions, covered, reachable
         )
 
-    def _predict(self, covered: Tensor, computed: int | None) -> Tensor:
+    def _predict(self, covered: Tensor, shape: StepShape) -> Tensor:
         """Return the model's logits [B, R, V] for some positions, -inf for what must not come.
 
         That is the mask, ids past the tokenizer's, and with `suppress_end` the end of a text.
         """
         model, canvas, sampler = self.model, self.canvas, self.sampler
         at = None
-        if computed is not None:
-            at = self.first + torch.arange(computed, device=self.first.device)
+        if shape.computed is not None:
+            count = shape.before + shape.computed
+            at = self.first - shape.before + torch.arange(count, device=self.first.device)
         logits: Tensor = model.transformer(
-            canvas.tokens, canvas.attended, covered, self.cache, at
+            canvas.tokens, canvas.attended, covered, self.cache, at, self.block_length
         ).float()
         if isinstance(sampler, Llada) and sampler.cfg_scale:
             unprompted = canvas.tokens.clone()
@@ -237,7 +301,7 @@ def write(canvas: Canvas, block: Tensor, positions: Tensor, tokens: Tensor) -> N
     new = new.scatter(1, past, True)[:, :width]
     given = torch.zeros(batch, width + 1, dtype=tokens.dtype, device=tokens.device)
     given = given.scatter(1, past, tokens)[:, :width]
-    left = canvas.revealed.index_select(1, block - 1)
+    left = canvas.revealed.index_select(1, (block - 1).clamp(min=0))
     for tensor, values in (
         (canvas.known_left, left),
         (canvas.tokens, given),

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dllmark.sampling.settings import Dream, Llada, Parallel, Sampler
+from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler
 
 
 def blocks(sampler: Sampler, start: int, stop: int) -> list[range]:
@@ -15,8 +15,12 @@ def blocks(sampler: Sampler, start: int, stop: int) -> list[range]:
 
     >>> blocks(Llada(block_length=32), 10, 74)
     [range(10, 42), range(42, 74)]
+    >>> blocks(Llada2(block_length=32), 10, 64)
+    [range(0, 32), range(32, 64)]
     """
     size = stop - start if isinstance(sampler, Dream) else sampler.block_length
+    if isinstance(sampler, Llada2):
+        start -= start % size
     return [range(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
@@ -24,14 +28,14 @@ def steps_in_blocks(sampler: Sampler, stretches: list[range]) -> list[int]:
     """Return how many steps each of these blocks takes: evenly many, the remainder first.
 
     The last block may be shorter and then takes fewer, by its length, but at least one. `Parallel`
-    takes at most one step a token.
+    and `Llada2` take at most one step a token.
 
     >>> sampler = Llada(steps=25, block_length=32)
     >>> steps_in_blocks(sampler, blocks(sampler, 0, 100))
     [8, 8, 8, 1]
     """
     *full, last = map(len, stretches)
-    if isinstance(sampler, Parallel):
+    if isinstance(sampler, Parallel | Llada2):
         return [*full, last]
     in_last = max(1, sampler.steps * last // (sum(full) + last)) if full else sampler.steps
     targets = [
@@ -45,9 +49,9 @@ def how_many(
 ) -> Tensor:
     """Return [B]: how many tokens of a block each row reveals in a step, from its masks [B, W].
 
-    For `Parallel` it is the least.
+    For `Parallel` and `Llada2` it is the least.
     """
-    if isinstance(sampler, Parallel):
+    if isinstance(sampler, Parallel | Llada2):
         return masked.any(1).long()
     if isinstance(sampler, Llada):
         revealed = (~masked).sum(1)
@@ -71,7 +75,7 @@ def at_most(sampler: Sampler, width: int, steps: int) -> list[int | None]:
     >>> at_most(Llada(steps=4, block_length=10), width=10, steps=4)
     [3, 3, 2, 2]
     """
-    if isinstance(sampler, Parallel):
+    if isinstance(sampler, Parallel | Llada2):
         return [width] * steps
     if isinstance(sampler, Llada):
         targets = [even_target(width, step, steps) for step in range(steps)]

@@ -135,7 +135,44 @@ class Parallel:
         _a_probability(threshold=self.threshold, top_p=self.top_p)
 
 
-Sampler = Llada | Dream | Parallel
+@dataclass(frozen=True)
+class Llada2:
+    """LLaDA2's sampler, and SDAR's: block after block, no block sees a later one.
+
+    Blocks count from the beginning of the prompt. A step reveals what is more certain than
+    `threshold`, as `Parallel` does, and with an `edit_threshold` (LLaDA2.1) also replaces tokens of
+    the block where it would now write another one, more certain than that: also after all masks are
+    gone, until nothing changes or `edit_steps` are over. A text ends with the block that ends it.
+
+    Certainty is measured after temperature, `top_k` and `top_p`. The threshold by default is that
+    of LLaDA2.0; with LLaDA2.1 one takes 0.7, and 0.5 as `edit_threshold`, with SDAR 0.85, and a
+    `block_length` of 4.
+
+    >>> Llada2(threshold=0.7, edit_threshold=0.5).block_length
+    32
+    """
+
+    threshold: float = 0.95
+    edit_threshold: float | None = None
+    edit_steps: int = 16
+    block_length: int = BLOCK_LENGTH
+    temperature: float = TEMPERATURE
+    top_p: float = 1.0
+    top_k: int | None = None
+    suppress_end: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(1, block_length=self.block_length)
+        _at_least(0, edit_steps=self.edit_steps)
+        check_temperature(self.temperature)
+        _a_probability(threshold=self.threshold, top_p=self.top_p)
+        if self.edit_threshold is not None:
+            _a_probability(edit_threshold=self.edit_threshold)
+        if self.top_k is not None:
+            _at_least(1, top_k=self.top_k)
+
+
+Sampler = Llada | Dream | Parallel | Llada2
 
 
 def check_temperature(temperature: float, name: str = "temperature") -> None:

@@ -16,7 +16,7 @@ from dllmark.errors import DllmarkError, MismatchError
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.tokenizer import Ids
 from dllmark.sampling.loop import Canvas, denoise
-from dllmark.sampling.settings import TOKENS, Llada, Parallel, Sampler, check_length
+from dllmark.sampling.settings import TOKENS, Llada, Llada2, Parallel, Sampler, check_length
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -51,7 +51,7 @@ class Step:
     """A batch after one step of the loop.
 
     number            which step it was, from 1
-    total             how many there will be; None where the text decides (`Parallel`)
+    total             how many there will be; None where the text decides
     tokens    [B, L]  padding, prompts, text so far, masks
     revealed  [B, L]  False where the model has yet to write
     start             where the prompts end
@@ -85,6 +85,7 @@ def generate(
 
     With `chat` a prompt is a question to answer, without it a text to continue. The same seed and
     batch size give the same texts. `on_step` is called after every step, `progress` shows a bar.
+    A block-causal model writes one text at a time: its blocks begin where each text begins.
 
     >>> model = load_model("embedded")  # doctest: +SKIP
     >>> [reply] = generate(model, ["Write a story about a dog."], watermark)  # doctest: +SKIP
@@ -101,24 +102,41 @@ def generate(
             f"the watermark is for the tokenizer {watermark.tokenizer.name}, but {model.name} has "
             "another one: make a key for this model with `dllmark keygen --model`"
         )
+    check_sampler(model, sampler)
     encoded = check_prompts(model, prompts, tokens, chat)
+    batch_size = 1 if model.config.block_causal else batch_size
     batches = range(0, len(encoded), batch_size)
-    total = None if isinstance(sampler, Parallel) else sampler.steps
+    total = None if isinstance(sampler, Parallel | Llada2) else sampler.steps
     generations: list[Generation] = []
     columns = [*Progress.get_default_columns(), MofNCompleteColumn()]
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task("writing", total=None if total is None else total * len(batches))
         for first in batches:
-            canvas = _canvas(model, encoded[first : first + batch_size], tokens)
+            canvas = _canvas(model, encoded[first : first + batch_size], tokens, sampler)
             generator = _generator(model, seed, first // batch_size)
             for number in denoise(model, canvas, sampler, watermark, generator):
                 bar.advance(task)
                 if on_step:
-                    now, known = canvas.tokens.clone(), canvas.revealed.clone()
-                    on_step(Step(number, total, now, known, canvas.start))
+                    asked = slice(canvas.start + tokens)
+                    now, known = canvas.tokens[:, asked], canvas.revealed[:, asked]
+                    on_step(Step(number, total, now.clone(), known.clone(), canvas.start))
             batch = prompts[first : first + batch_size]
-            generations += _generations(model, batch, canvas, watermark)
+            generations += _generations(model, batch, canvas, tokens, watermark)
     return generations
+
+
+def check_sampler(model: Model, sampler: Sampler) -> None:
+    """Raise `DllmarkError` unless the sampler is made for models that attend as this one does."""
+    if model.config.block_causal and not isinstance(sampler, Llada2):
+        raise DllmarkError(
+            f"{model.name} is a {model.family.name} model, in which no block sees a later one: "
+            "write with the sampler llada2"
+        )
+    if isinstance(sampler, Llada2) and not model.config.block_causal:
+        raise DllmarkError(
+            f"the sampler llada2 is for models in which no block sees a later one, and "
+            f"{model.name} is a {model.family.name} model: take another sampler"
+        )
 
 
 def check_prompts(model: Model, prompts: Sequence[str], tokens: int, chat: bool) -> list[Ids]:
@@ -139,10 +157,16 @@ def check_prompts(model: Model, prompts: Sequence[str], tokens: int, chat: bool)
     return encoded
 
 
-def _canvas(model: Model, encoded: list[Ids], tokens: int) -> Canvas:
-    """Return prompts, padded on the left to the same length, with masks after them."""
+def _canvas(model: Model, encoded: list[Ids], tokens: int, sampler: Sampler) -> Canvas:
+    """Return prompts, padded on the left to the same length, with masks after them.
+
+    LLaDA2 writes whole blocks, the last one too.
+    """
     start = max(map(len, encoded))
-    shape = (len(encoded), start + tokens)
+    length = start + tokens
+    if isinstance(sampler, Llada2):
+        length += -length % sampler.block_length
+    shape = (len(encoded), length)
     written = torch.full(shape, model.mask_id)
     attended = torch.ones(shape, dtype=torch.bool)
     for row, ids in enumerate(encoded):
@@ -171,15 +195,19 @@ def _generator(model: Model, seed: int, batch: int) -> torch.Generator:
 
 
 def _generations(
-    model: Model, prompts: Sequence[str], canvas: Canvas, watermark: Watermark | None
+    model: Model,
+    prompts: Sequence[str],
+    canvas: Canvas,
+    tokens: int,
+    watermark: Watermark | None,
 ) -> list[Generation]:
-    """Return the texts of a finished canvas, each cut at its end."""
+    """Return the texts of a finished canvas, each cut at its end, or after so many tokens."""
     identity = watermark.identity.to_dict() if watermark else None
     generations = []
     rows = zip(
         prompts,
-        canvas.tokens[:, canvas.start :].tolist(),
-        canvas.known_left[:, canvas.start :].tolist(),
+        canvas.tokens[:, canvas.start : canvas.start + tokens].tolist(),
+        canvas.known_left[:, canvas.start : canvas.start + tokens].tolist(),
         strict=True,
     )
     for prompt, ids, known in rows:
