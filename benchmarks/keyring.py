@@ -1,5 +1,7 @@
 """How long a key ring takes: reading its record and secrets, and detecting one text with all keys.
 
+Also how long a key file with a passphrase takes to open.
+
 Times are of the processor, on one core. Usage:
 OMP_NUM_THREADS=1 python benchmarks/keyring.py [--keys 10000] [--tokens 200] [--files] [--json]
 """
@@ -18,6 +20,7 @@ from hardware import describe
 
 from dllmark import KeyRing, WatermarkKey, load_tokenizer
 from dllmark.detection.any_key import key_detector
+from dllmark.relation.key import Secret
 
 REPEATS = 5
 
@@ -58,6 +61,15 @@ def measure(folder: Path, tokens: int) -> dict[str, float]:
     return {"keys": tried, **dict(zip(names, medians, strict=True))}
 
 
+def unlock(folder: Path) -> float:
+    """Return the seconds that opening a key with a passphrase takes."""
+    path, passphrase = folder / "locked.key", Secret(b"correct horse battery staple")
+    WatermarkKey.generate(load_tokenizer("embedded").id).save(path, passphrase)
+    start = time.process_time()
+    WatermarkKey.load(path, lambda _: passphrase)
+    return time.process_time() - start
+
+
 def main() -> None:
     """Make a ring, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -69,6 +81,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_ring(Path(folder) / "ring", arguments.keys, arguments.files)
         result = measure(Path(folder) / "ring", arguments.tokens)
+        result["unlock a key file"] = unlock(Path(folder))
     if arguments.json:
         print(json.dumps({"ran": describe(), "tokens": arguments.tokens, **result}))
         return
