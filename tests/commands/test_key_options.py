@@ -3,11 +3,14 @@
 import getpass
 import json
 import os
+import threading
 import warnings
 
 import pytest
 from samples import marked_text
 
+from dllmark.commands.key_options import open_ring
+from dllmark.errors import KeyFileError
 from dllmark.relation import sealed
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.relation.keyring import KeyRing
@@ -272,13 +275,39 @@ def test_a_label_without_a_ring_is_refused(run, key_file, command):
 def test_serve_takes_a_ring_or_the_key_in_the_environment(run, ring, key, key_file, monkeypatch):
     served = []
     monkeypatch.setattr("dllmark.commands.serve._run", lambda service, *_: served.append(service))
-    assert run("serve", "--keyring", ring, "--label", "blog", "--model", "none").status == 0
+    assert run("serve", "--keyring", ring, "--model", "none").status == 0
     monkeypatch.setenv("DLLMARK_KEY", key_file.read_text())
     assert run("serve", "--model", "none").status == 0
     assert [len(service.keys) for service in served] == [3, 1]
     assert served[1].key == key
     for service in served:
         service.close()
+
+
+def test_serve_refuses_a_label_where_it_marks_nothing(run, ring):
+    result = run("serve", "--keyring", ring, "--label", "blog", "--model", "none")
+    assert (result.status, "nothing is marked here: leave it out" in result.err) == (2, True)
+
+
+def test_a_running_server_asks_for_no_passphrase(ring, key, other_key_file, type_in):
+    """It would wait for an answer with all requests waiting for it."""
+    served, errors = open_ring(ring), []
+    served.all_keys()
+    other = WatermarkKey.load(other_key_file)
+    KeyRing(ring).add(other, "locked", passphrase=Secret(b"correct horse"))
+    prompts = type_in("correct horse")
+
+    def answer():
+        try:
+            served.all_keys()
+        except KeyFileError as error:
+            errors.append(str(error))
+
+    request = threading.Thread(target=answer)
+    request.start()
+    request.join()
+    assert [error.endswith("was not given: start it again") for error in errors] == [True]
+    assert prompts == []
 
 
 def test_serve_refuses_an_empty_ring(run, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,9 +31,19 @@ class Unlocker:
         self.passphrase: Secret | None = None
 
     def __call__(self, name: str) -> Secret:
-        """Return the passphrase, which is asked for by the name of a file."""
+        """Return the passphrase, which is asked for by the name of a file.
+
+        Once a server runs, in other threads, it is too late to ask.
+        """
         if self.passphrase is None:
-            self.passphrase = _given() or _typed(f"Passphrase of {name}: ")
+            self.passphrase = _given()
+        if self.passphrase is None:
+            if threading.current_thread() is not threading.main_thread():
+                raise KeyFileError(
+                    f"{name} is locked with a passphrase that the server was not given: start it "
+                    "again"
+                )
+            self.passphrase = _typed(f"Passphrase of {name}: ")
         return self.passphrase
 
 

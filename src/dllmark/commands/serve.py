@@ -106,6 +106,8 @@ def serve(
         max_per_minute, max_waiting,
     )  # fmt: skip
     ring = chosen_ring(key, keyring, label)
+    if label and (upstream or model == "none"):
+        raise InputError("--label says which keys mark, and nothing is marked here: leave it out")
     behind = None
     if upstream:
         from dllmark.server.upstream import KEY_VARIABLE, Upstream
