@@ -110,12 +110,13 @@ def test_a_key_is_rotated_to_the_next_number_and_begins_after_it():
     assert record_of(key, third).current(NOON, "customer/17") == third
 
 
-TWICE = {
+CONTRADICTIONS = {
     "two masters with the same id": (
         [ring_key(1, "a"), ring_key(1, "b")],
         "key 0000000000000001 is in the ring already, as 'a'",
     ),
     "a label used twice": ([ring_key(1, "a"), ring_key(2, "a")], "the label 'a' is used already"),
+    "a label that is an id": ([ring_key(1, "a"), ring_key(2, f"{1:016x}")], "is the id of a key"),
     "a master that is not there": ([ring_key(1, master=f"{9:016x}")], "has no master"),
     "a master that is derived": (
         [ring_key(1), ring_key(2, master=f"{1:016x}"), ring_key(3, master=f"{2:016x}")],
@@ -124,7 +125,7 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize(("keys", "reason"), TWICE.values(), ids=TWICE)
+@pytest.mark.parametrize(("keys", "reason"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_keys_that_contradict_each_other_are_refused(keys, reason):
     with pytest.raises(KeyRingError, match=reason):
         RingRecord(tuple(keys))

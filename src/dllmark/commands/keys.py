@@ -43,8 +43,6 @@ FromOption = Annotated[
         "--from", help="When the key takes over, as 2026-12-01 (UTC); else now.", show_default=False
     ),
 ]
-
-
 COLUMNS = ("label", "key", "state", "since", "texts", "gamma", "tokenizer")
 
 
@@ -198,7 +196,7 @@ def import_(
     key = WatermarkKey.load(file, unlock)
     if not label and not key.label:
         raise KeyRingError(f"{file} has no label of its own: give one with --label")
-    opened = KeyRing.create(ring)
+    opened = KeyRing.create(ring, unlock=unlock)
     _report(opened, [opened.add(key, label, start, unlock.passphrase)], "imported", as_json)
 
 

@@ -87,6 +87,8 @@ class RingRecord:
             ids[key.id] = key
             labels.add(key.label)
         for key in self.keys:
+            if key.label in ids:
+                raise KeyRingError(f"the label {key.label!r} is the id of a key: choose another")
             if key.master is not None and (key.master not in ids or ids[key.master].master):
                 raise KeyRingError(f"the ring has no master {key.master} for {key.label!r}")
 
