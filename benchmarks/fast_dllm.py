@@ -145,13 +145,13 @@ def main() -> None:
     configuration, modeling, fast = load(root / "llada", *names)
     llada = llada_model(configuration, modeling)
     for name in ("generate", "generate_with_prefix_cache", "generate_with_dual_cache"):
-        for more in ({}, {"threshold": 0.9}):
+        for more in ({}, {"threshold": 0.9, "steps": TOKENS}):
             run = getattr(fast, name)
-            title = f"Fast-dLLM llada {name}" + "".join(f", {key} {more[key]}" for key in more)
+            title = f"Fast-dLLM llada {name}" + (", threshold 0.9" if more else "")
             rows[title] = measure(
                 llada,
                 lambda model, prompt, run=run, more=more: run(
-                    model, prompt, mask_id=MASK, **SIZES, **more
+                    model, prompt, mask_id=MASK, **(SIZES | more)
                 )[0],
                 lambda: watermarked(llada, KEY, tokenizer=TOKENIZER),
             )

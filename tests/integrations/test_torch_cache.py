@@ -79,6 +79,13 @@ def test_dreams_shifted_logits_are_marked_with_either_cache(dream, options, p_va
 
 
 @pytest.mark.parametrize("dual", [False, True])
+def test_no_strength_changes_nothing_with_either_cache(model, options, dual):
+    with watermarked(model, **{**options, "delta": 0.0}):
+        none = fast_dllm_generate(model, PROMPT, dual)
+    assert torch.equal(none, fast_dllm_generate(model, PROMPT, dual))
+
+
+@pytest.mark.parametrize("dual", [False, True])
 def test_each_text_of_a_batch_is_marked(model, options, p_value, dual):
     prompts = torch.tensor([[0, 0, 9, 17, 4], [5, 9, 17, 4, 30]])
     with watermarked(model, **options):

@@ -246,6 +246,15 @@ def test_odd_answers_become_errors_of_one_shape(door, answer, status, code):
     assert refused.headers.get("retry-after") == ("7" if status == 429 else None)
 
 
+def test_half_a_character_from_the_upstream_is_passed_on(door):
+    body = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "\\ud83d"}}]}'
+    with odd_server(says(200, body)) as url:
+        answer = door(url).post("/v1/chat/completions", **CHAT)
+    assert answer.status_code == 200
+    assert answer.headers["x-dllmark-verdict"] == "too short"
+    assert b"\\ud83d" in answer.content
+
+
 def test_a_stream_that_breaks_off_ends_with_an_error(door):
     piece = b'data: {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}\n\n'
     with odd_server(says(200, piece, Content_Type="text/event-stream")) as url:

@@ -173,7 +173,8 @@ def _text(choice: dict[str, Any]) -> str:
     for part in ("message", "delta"):
         if isinstance(choice.get(part), dict):
             text = choice[part].get("content")
-    return text if isinstance(text, str) else ""
+    # JSON can hold half a character, which no tokenizer takes.
+    return text.encode(errors="replace").decode() if isinstance(text, str) else ""
 
 
 def _shown(service: Service, answer: dict[str, Any]) -> dict[str, Any]:
