@@ -161,6 +161,7 @@ def test_their_models_know_their_tokens(tmp_path):
     write_checkpoint(tmp_path, sdar_config())
     model = load_model(str(tmp_path))
     assert (model.family, model.mask_id) == (SDAR, ORDINARY + 3)
+    assert model.config.block_length == 16
     assert model.chat("Hi") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 

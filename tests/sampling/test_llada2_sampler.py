@@ -167,6 +167,14 @@ def test_models_and_samplers_that_attend_otherwise_do_not_go_together(model, sma
         generate(tiny_model(small_tokenizer), ["w1"], None, Llada2())
 
 
+def test_blocks_are_as_long_as_those_a_model_was_trained_with(small_tokenizer):
+    model = tiny_model(small_tokenizer, block_causal=True, block_length=4)
+    with pytest.raises(DllmarkError, match="trained with blocks of 4, and these are of 8: give"):
+        generate(model, ["w1"], None, sampler(), chat=False)
+    [text] = generate(model, ["w1"], None, sampler(block_length=4), tokens=3, chat=False)
+    assert len(text.ids) <= 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

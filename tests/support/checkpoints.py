@@ -20,7 +20,7 @@ LLADA_SPECIALS = (
     "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
 )  # fmt: skip
 LLADA2_SPECIALS = ("<|startoftext|>", "<|endoftext|>", "<|mask|>", "<|role_end|>")
-SDAR_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>")
+SDAR_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<MASK>")
 DREAM_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
 
 CORPUS = ["The grass is green, and the lists are green or red in 2026.", "2026, 2026\n\n  2026"]
@@ -123,7 +123,8 @@ def sdar_config(**changes: Any) -> dict[str, Any]:
     """Return a config.json as SDAR writes it, with small numbers: Qwen3's fields."""
     record = dream_config(
         model_type="sdar", architectures=["SDARForCausalLM"], head_dim=16, attention_bias=False,
-        max_position_embeddings=256, mask_token_id=ORDINARY + SDAR_SPECIALS.index("<|MASK|>"),
+        block_size=16, max_position_embeddings=256,
+        mask_token_id=ORDINARY + SDAR_SPECIALS.index("<MASK>"),
     )  # fmt: skip
     return {**record, **changes}
 

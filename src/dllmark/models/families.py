@@ -300,7 +300,7 @@ LLADA2 = Family(
 SDAR = Family(
     name="SDAR",
     model_type="sdar",
-    sizes={**DREAM.sizes, "head_dim": "head_dim"},
+    sizes={**DREAM.sizes, "head_dim": "head_dim", "block_length": "block_size"},
     fixed={"rope_theta": 10_000.0, "norm_eps": 1e-6, "qk_norm": True, "block_causal": True},
     names=DREAM.names
     | _in_blocks(
@@ -311,7 +311,7 @@ SDAR = Family(
         },
     ),
     arithmetic={**DREAM.arithmetic, "attention_bias": (False, False)},
-    mask="<|MASK|>",
+    mask="<MASK>",
     ends=("<|endoftext|>", "<|im_end|>"),
     chat_start="",
     chat_message=DREAM.chat_message,

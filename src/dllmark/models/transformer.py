@@ -28,7 +28,7 @@ class Config:
 
     `shifted` is Dream's habit: the output at position j - 1 predicts the token at position j.
     `joint_qkv` is LLaDA2's: queries, keys and values are one matrix. `rotary_share` of a head's
-    width is rotated. A `block_causal` model must be told how long the blocks are.
+    width is rotated. A `block_causal` model was trained with blocks of `block_length`, where known.
     """
 
     vocab_size: int
@@ -48,6 +48,7 @@ class Config:
     joint_qkv: bool = False
     rotary_share: float = 1.0
     block_causal: bool = False
+    block_length: int = 0
     experts: Experts | None = None
 
     @property

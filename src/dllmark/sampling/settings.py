@@ -40,8 +40,9 @@ class Llada:
     come first. `cfg_scale` strengthens the prompt by a second pass without it. `remask` masks that
     share of a block's tokens again before each step, at random, so that they are chosen anew.
     `top_p` draws only from the likeliest tokens, those that reach this probability together.
-    `suppress_end` never ends a text early; `end_last` reveals the tokens that end it after all
-    others of their block.
+    `suppress_end` never ends a text early: it bans all end tokens, where LLaDA's `logits_eos_inf`
+    leaves `<|eot_id|>`. `end_last` reveals the tokens that end a text after all others of their
+    block.
 
     `cache` is faster and approximate: within a block, "prefix" computes what stands before it only
     once, "block" also what stands after it.

@@ -127,6 +127,12 @@ def generate(
 
 def check_sampler(model: Model, sampler: Sampler) -> None:
     """Raise `DllmarkError` unless the sampler is made for models that attend as this one does."""
+    trained = model.config.block_length
+    if isinstance(sampler, Llada2) and trained and sampler.block_length != trained:
+        raise DllmarkError(
+            f"{model.name} was trained with blocks of {trained}, and these are of "
+            f"{sampler.block_length}: give a block length of {trained}"
+        )
     if model.config.block_causal and not isinstance(sampler, Llada2):
         raise DllmarkError(
             f"{model.name} is a {model.family.name} model, in which no block sees a later one: "
