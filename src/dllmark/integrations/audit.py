@@ -61,7 +61,8 @@ class RequestCount:
     def __init__(self, watermark: Watermark, path: Path | None) -> None:
         self.biased = self.tokens = 0
         self._watermark, self._path = watermark, path
-        self._at, self._seen = 0, None  # type: tuple[int, Tensor | None]
+        self._at = 0
+        self._seen: Tensor | None = None
 
     def see(self, where: Tensor, at: int) -> None:
         """Count positions [B, L] of a text, which begin at its token `at`.

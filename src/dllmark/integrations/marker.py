@@ -39,6 +39,7 @@ class Marker:
     >>> tokens = torch.tensor([[7, 2, 2]])
     >>> masked = tokens == 2
     >>> marker.mark(tokens, ~masked, torch.zeros(1, 3, 16_384), masked)
+    [2]
     >>> marker.biased
     2
     """
@@ -59,7 +60,8 @@ class Marker:
         path = None if audit is None else audit_file(audit)
         self.request = RequestCount(self.watermark, path)
         self._checked = False
-        weakref.finalize(self, self.request.end)  # a last request that nobody checked
+        if path is not None:
+            weakref.finalize(self, self.request.end)  # a last request that nobody checked
         self.mask_id = mask_id
         if mask_id is not None:
             self.check_mask(mask_id)
