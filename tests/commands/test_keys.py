@@ -5,7 +5,8 @@ import json
 import pytest
 
 from dllmark.relation.key import WatermarkKey
-from dllmark.relation.keyring import ADVISED, KeyRing
+from dllmark.relation.keyring import KeyRing
+from dllmark.relation.rotation import TEXTS_PER_KEY
 
 
 @pytest.fixture
@@ -135,15 +136,20 @@ def test_a_folder_that_others_can_read_is_refused(run, ring):
     assert (result.status, f"run `chmod 700 {ring}`" in result.err) == (2, True)
 
 
-def test_list_warns_of_a_key_that_has_marked_too_many_texts(run, ring):
+def test_list_warns_of_keys_that_have_marked_too_many_texts(run, ring):
+    assert run("keys", "list", ring).err == ""
     opened = KeyRing(ring)
-    opened.count(opened.current(), ADVISED + 1)
+    opened.count(opened.current(), 1000 + TEXTS_PER_KEY)
+    for entry in opened.derive_all([f"customer-{number}" for number in range(7)]):
+        opened.count(opened.key(entry), TEXTS_PER_KEY + 1)
     result = run("keys", "list", ring)
-    assert f"{ADVISED + 1:,}" in result.out
-    assert f"blog has marked {ADVISED + 1:,} texts, more than the {ADVISED:,}" in result.err
-    assert f"`dllmark keys policy {ring} --rotate-after {ADVISED}`" in result.err
-    listed = run("keys", "list", ring, "--json")
-    assert [key["texts"] for key in listed.json["keys"]] == [ADVISED + 1]
+    assert (result.status, result.err.count("\n")) == (0, 1)
+    assert f"have marked more than the {TEXTS_PER_KEY} texts" in result.err
+    assert f": blog ({1000 + TEXTS_PER_KEY:,}), customer-0 ({TEXTS_PER_KEY + 1}), " in result.err
+    assert "customer-3 (11) and 3 more. Give every customer" in result.err
+    listed = run("keys", "list", ring, "--json").json
+    assert listed["texts_per_key"] == TEXTS_PER_KEY
+    assert [key["texts"] for key in listed["keys"]] == [1010, *[11] * 7]
 
 
 def test_a_ring_can_be_told_when_to_rotate(run, ring):

@@ -11,7 +11,8 @@ import pytest
 
 from dllmark.errors import InputError, KeyFileError, KeyRingError
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
-from dllmark.relation.keyring import ADVISED, KeyRing
+from dllmark.relation.keyring import KeyRing
+from dllmark.relation.rotation import TEXTS_PER_KEY
 
 TOKENIZER = TokenizerId("some", "sha256:some")
 KEY = WatermarkKey(Secret(b"sixteen bytes ok"), 0.5, TOKENIZER, "today")
@@ -322,7 +323,7 @@ def test_a_rotation_needs_a_number_of_texts(ring, after):
 
 
 def test_a_key_that_marked_too_much_and_still_marks_is_named(ring, clock):
-    ring.count(KEY, ADVISED)
+    ring.count(KEY, TEXTS_PER_KEY)
     assert ring.overused() == []
     ring.count(KEY, 1)
     assert [key.label for key in ring.overused()] == ["blog"]

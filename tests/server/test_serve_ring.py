@@ -216,3 +216,12 @@ def test_texts_are_written_where_they_cannot_be_counted(served, folder, key, log
     (folder / "texts.json").write_text("{")
     assert marked_with(served) == key.id
     assert "texts that a key marks are not counted: " in logged.text
+
+
+def test_a_server_whose_keys_are_all_retired_still_tells_of_them(serve, folder, clock, key):
+    changed = KeyRing(folder)
+    changed.retire("blog")
+    changed.retire("december")
+    served = serve(KeyRing(folder, clock=clock), with_model=False)
+    keys = served.client.get("/v1/server").json()["keys"]
+    assert [each["id"] for each in keys] == [key.id, key.derive("december").id]

@@ -43,6 +43,7 @@ FromOption = Annotated[
         "--from", help="When the key takes over, as 2026-12-01 (UTC); else now.", show_default=False
     ),
 ]
+MOST_NAMED = 5
 COLUMNS = ("label", "key", "state", "since", "texts", "gamma", "tokenizer")
 
 
@@ -80,11 +81,11 @@ def new(
 def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
     """Show the keys of a ring: which one marks now, and which only recognise.
 
-    A key that has marked more texts than is advised, and still marks, is named below.
+    Keys that have marked more texts than is advised, and that still mark, are named below.
     """
     from rich.cells import cell_len, set_cell_size
 
-    from dllmark.relation.keyring import ADVISED
+    from dllmark.relation.rotation import TEXTS_PER_KEY
 
     opened = open_ring(ring)
     current = _current(opened)
@@ -94,8 +95,8 @@ def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
         for key in opened.record.keys
     ]
     if as_json:
-        rule = opened.record.rotate_after
-        print_json({"ring": str(ring), "rotate_after": rule, "advised": ADVISED, "keys": facts})
+        rules = {"rotate_after": opened.record.rotate_after, "texts_per_key": TEXTS_PER_KEY}
+        print_json({"ring": str(ring), **rules, "keys": facts})
         return
     rows = [COLUMNS]
     for each in facts:
@@ -107,11 +108,13 @@ def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
     for row in rows:
         cells = (set_cell_size(*cell) for cell in zip(row, widths, strict=True))
         print_line("  ".join(cells).rstrip())
-    for key in opened.overused():
+    overused = [f"{printable(key.label)} ({counts[key.id]:,})" for key in opened.overused()]
+    if overused:
+        more = f" and {len(overused) - MOST_NAMED:,} more" if len(overused) > MOST_NAMED else ""
         err.print(
-            f"{key.label} has marked {counts[key.id]:,} texts, more than the {ADVISED:,} after "
-            "which forging is practical: derive the next key, or have the ring do so with "
-            f"`dllmark keys policy {ring} --rotate-after {ADVISED}`"
+            f"these keys still mark, and have marked more than the {TEXTS_PER_KEY} texts from "
+            f"which strangers can begin to forge: {', '.join(overused[:MOST_NAMED])}{more}. Give "
+            "every customer a key of their own, and change keys often"
         )
 
 

@@ -27,12 +27,10 @@ from dllmark.relation.key import (
     passphrase_from_environment,
 )
 from dllmark.relation.ring_record import RingKey, RingRecord, check_rotation
+from dllmark.relation.rotation import TEXTS_PER_KEY
 
 RECORD = "ring.json"
 TEXTS = "texts.json"
-ADVISED = 1000
-"""Texts that one key should mark at most: with more, forging becomes practical."""
-
 LARGEST = 1 << 28
 """Bytes that are read of a record: a million derived keys."""
 
@@ -270,7 +268,7 @@ class KeyRing:
         return [
             key
             for key in record.keys
-            if counts.get(key.id, 0) > ADVISED
+            if counts.get(key.id, 0) > TEXTS_PER_KEY
             and key.state(self.now) == "active"
             and record.current(self.now, key.stem).id == key.id
         ]
