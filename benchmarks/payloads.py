@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +33,17 @@ RATES = (0.01, 0.001, 0.0001)
 OUTCOMES = ("right", "unclear", "wrong", "not detected", "too short")
 
 
+@lru_cache
+def screen_of(first: int, rest: int) -> Screen:
+    """Return the chances of counting so many pairs in two parts."""
+    return Screen(first, rest, 0.5)
+
+
 def drawn(rng: np.random.Generator, pairs: int, rate: float, bits: int, fpr: float) -> str:
     """Return what becomes of a text, with the green pairs of all payloads drawn by chance."""
     payloads = 1 << bits
     first = -(-pairs // 3) if payloads > SCREENED else 0
-    screen = Screen(first, pairs - first, 0.5)
+    screen = screen_of(first, pairs - first)
     if family_wise(0.5**pairs, payloads) > fpr:
         return "too short"
     wrong = rng.multinomial(payloads - 1, np.exp(_log_probabilities(first, 0.5)))
@@ -175,7 +182,7 @@ def main() -> None:
     marked.add_argument("--bits", type=int, default=16)
     marked.add_argument("--fpr", type=float, default=0.01)
     marked.add_argument("--draws", type=int, default=200)
-    marked.add_argument("--rates", type=float, nargs="*", default=[0.65, 0.7])
+    marked.add_argument("--rates", type=float, nargs="*", default=[0.7])
     unmarked = commands.add_parser("people")
     unmarked.add_argument("texts", type=Path)
     unmarked.add_argument("--bits", type=int, default=8)

@@ -225,9 +225,10 @@ class Screen:
         log_weight = self.log_weights - self.log_weights[green]
         against = np.exp(log_weight[others]).sum()
         chance = _log_probabilities(self.rest, self.gamma)
-        for count, payloads in zip(*np.unique(left_out, return_counts=True), strict=True):
+        payloads = np.bincount(left_out)
+        for count in np.flatnonzero(payloads):
             reached = log_weight[count : count + self.rest + 1]
-            against += payloads * np.exp(chance + reached).sum()
+            against += payloads[count] * np.exp(chance + reached).sum()
         return float(against / (1 + against))
 
     @cached_property
