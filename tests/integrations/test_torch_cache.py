@@ -136,6 +136,16 @@ def test_of_another_texts_cache_or_a_copy_nothing_beside_the_part_is_taken(model
     assert torch.equal(from_other.logits, alone)
 
 
+def test_a_part_that_the_cached_text_has_no_place_for_gets_no_neighbours(model, options, bias):
+    both = TEXT.repeat(2, 1)[:, 4:6]
+    plain = model(both).logits
+    with watermarked(model, **options):
+        cache = model(TEXT, use_cache=True).past_key_values
+        tiled = [tuple(tensor.expand(2, -1, -1, -1) for tensor in layer) for layer in cache]
+        marked = model(both, past_key_values=cut(tiled, 0))
+    assert torch.equal(marked.logits, torch.cat([bias(both[:1], plain[:1], [0, 1])] * 2))
+
+
 def test_a_cache_of_a_kind_we_do_not_know_gives_no_neighbours(options, model, bias):
     class Opaque(torch.nn.Module):
         config = model.config

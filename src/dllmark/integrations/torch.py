@@ -61,7 +61,7 @@ class _Hook:
     def __init__(self, marker: Marker, mask_id: int, shifted: bool) -> None:
         self._marker, self._mask_id, self._shifted = marker, mask_id, shifted
         self._text: Tensor | None = None
-        self._memory: int | None = None
+        self._cached: Tensor | None = None  # held, so that no other cache gets its memory
 
     def __call__(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -88,7 +88,7 @@ class _Hook:
         keys = _keys(cache)
         whole = keys is not None and keys.shape[-2] == tokens.shape[1]
         self._text = tokens.clone() if whole else None  # the loop goes on writing into its own
-        self._memory = _memory(keys)
+        self._cached = keys
 
     def _mark_part(self, tokens: Tensor, logits: Tensor, given: Mapping[str, Any]) -> None:
         """Bias a part [B, N] of a text, with the tokens beside it where they are known."""
@@ -119,7 +119,7 @@ class _Hook:
         if replaced is not None:
             start = _start(replaced, count)
         text = self._text
-        if text is None or keys is None or _memory(keys) != self._memory:
+        if text is None or not _same_memory(keys, self._cached):
             return none, none
         if len(text) != len(tokens) or start + count > text.shape[1]:
             return none, none
@@ -134,9 +134,11 @@ def _keys(cache: Any) -> Tensor | None:
     return None
 
 
-def _memory(keys: Tensor | None) -> int | None:
-    """Return where a tensor's memory is: a slice of it has the same, a copy another."""
-    return None if keys is None else keys.untyped_storage().data_ptr()
+def _same_memory(one: Tensor | None, other: Tensor | None) -> bool:
+    """Return whether two tensors share their memory, as a slice does and a copy does not."""
+    if one is None or other is None:
+        return False
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _start(replaced: Tensor, count: int) -> int:
