@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from key_files import SECRET, reveals_secret, sealed, traceback_of
 
 from dllmark.errors import KeyFileError, MissingPackageError
+from dllmark.files import only_writer_in
 from dllmark.relation import sealed as sealing
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 from dllmark.relation.keyring import KeyRing
@@ -145,6 +146,18 @@ def test_errors_show_neither_secret_nor_passphrase(locked):
         shown = traceback_of(caught.value)
         assert not reveals_secret(shown)
         assert "horse" not in shown
+
+
+def test_nobody_waits_for_a_ring_while_a_passphrase_is_typed(tmp_path):
+    folder = tmp_path / "ring"
+    KeyRing.create(folder).add(KEY, "blog", passphrase=PASSPHRASE)
+
+    def type_slowly(_name):
+        with only_writer_in(folder):  # which would raise if another had the lock
+            return PASSPHRASE
+
+    KeyRing(folder, unlock=type_slowly).derive("sub")
+    assert [key.label for key in KeyRing(folder).record.keys] == ["blog", "sub"]
 
 
 def test_a_ring_of_locked_keys_asks_for_each_file_once(tmp_path):

@@ -192,17 +192,18 @@ class KeyRing:
         self, labels: Sequence[str], master: str | None = None, begins: datetime | None = None
     ) -> list[RingKey]:
         """Add the keys of several labels, or none of them where one cannot be added."""
+        record = self.record
+        source = record.find(master) if master else record.only_master()
+        if source.master:
+            raise KeyRingError(
+                f"{source.label!r} is derived itself: derive from its master, "
+                f"{record.find(source.master).label!r}"
+            )
+        # Before the lock: this may ask for a passphrase, and a server would wait for the answer.
+        keys = [self.key(source).derive(label) for label in labels]
+        entries = [self._entry(key, key.label, begins, source.id) for key in keys]
         with self._changing() as change:
-            record = self.record
-            source = record.find(master) if master else record.only_master()
-            if source.master:
-                raise KeyRingError(
-                    f"{source.label!r} is derived itself: derive from its master, "
-                    f"{record.find(source.master).label!r}"
-                )
-            keys = [self.key(source).derive(label) for label in labels]
-            entries = [self._entry(key, key.label, begins, source.id) for key in keys]
-            change(record.with_keys(*entries))
+            change(self.record.with_keys(*entries))
         return entries
 
     def retire(self, label: str) -> RingKey:
