@@ -1,6 +1,7 @@
 """`calibrate`: how often unmarked texts are hit, and what it cannot work with."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -26,6 +27,7 @@ def test_calibration_reports_each_rate_with_intervals(run, key, key_file, null_f
     assert [row["fpr"] for row in record["rows"]] == [0.05, 0.01, 0.005, 0.001]
     assert all(row["observed"]["low"] <= row["fpr"] for row in record["rows"])
     assert key.secret.reveal().hex() not in json.dumps(record)
+    assert 0 < record["fairness"]["against_share"] <= 0.01
 
 
 def test_calibration_shows_a_table_and_draws_a_plot(run, key, key_file, null_file, tmp_path):
@@ -34,6 +36,7 @@ def test_calibration_shows_a_table_and_draws_a_plot(run, key, key_file, null_fil
     for rate in ("5 %", "1 %", "0.5 %", "0.1 %"):
         assert f" {rate} " in result.out
     assert f"1100 texts, key {key.id}: z " in result.out
+    assert re.search(r"Ordinary text is \d\d\.\d\d % green under this key", result.out)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 

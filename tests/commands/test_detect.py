@@ -43,10 +43,12 @@ def test_without_a_key_nothing_is_scored(run, tmp_path):
 
 def test_json_holds_the_evidence_and_no_secret(run, key, key_file, marked):
     result = run("detect", "--key", key_file, "--json", "--fpr", "0.001", stdin=marked)
+    expected = dllmark.Detector(key).detect(marked).expected
     assert result.json == {
-        "verdict": "watermarked", "z": pytest.approx(199**0.5), "p_value": pytest.approx(0.5**199),
-        "pairs": 199, "green": 199, "gamma": 0.5, "fpr": 0.001, "scoring": "unique",
-        "key_id": key.id, "scheme": "dllmark-1", "keys_tried": 1,
+        "verdict": "watermarked", "z": pytest.approx(199**0.5),
+        "p_value": pytest.approx(expected**199), "pairs": 199, "green": 199, "gamma": 0.5,
+        "expected": expected, "fpr": 0.001, "scoring": "unique", "key_id": key.id,
+        "scheme": "dllmark-1", "keys_tried": 1,
     }  # fmt: skip
     assert key.secret.reveal().hex() not in result.out
 

@@ -40,13 +40,17 @@ def calibrate(
     """Measure the false-positive rate on your own unwatermarked texts, and the thresholds."""
     from dllmark.detection.any_key import load_detector
     from dllmark.detection.calibrate import calibrate, plot_p_values, require_matplotlib
+    from dllmark.detection.expected import key_fairness
+    from dllmark.relation.greenlist import HashedGreenList
 
     chosen = one_key(key, "calibrate")
     if plot:
         require_matplotlib()
     detector = load_detector([chosen], tokenizer or (), scoring=scoring)
     detections = _detections(detector, file, normalize)
-    result = calibrate(detections)
+    [of_key] = detector.tokenizers.values()
+    fairness = key_fairness(HashedGreenList(chosen, of_key.vocab_size), of_key)
+    result = calibrate(detections, fairness)
     if plot:
         plot_p_values(detections, plot)
     if as_json:
@@ -79,7 +83,8 @@ def _print_table(result: Calibration) -> None:
     from rich.table import Table
 
     table = Table(
-        "false-positive rate", "observed", "95 % interval", "z threshold", "95 % interval"
+        *("false-positive rate", "observed", "95 % interval", "against γ"),
+        *("z threshold", "95 % interval"),
     )
     for row in result.rows:
         observed, limit = row.observed, row.threshold
@@ -87,10 +92,18 @@ def _print_table(result: Calibration) -> None:
             f"{100 * row.fpr:g} %",
             f"{100 * observed.share:.2f} %",
             f"{100 * observed.low:.2f} to {100 * observed.high:.2f} %",
+            f"{100 * row.against_gamma.share:.2f} %",
             f"{limit.value:.2f}",
             f"{limit.low:.2f} to {limit.high:.2f}",
         )
     out.print(table)
     out.print(
         f"{result.texts} texts, key {result.key_id}: z {result.mean_z:.2f} ± {result.sd_z:.2f}"
+    )
+    fair = result.fairness
+    out.print(
+        f"Ordinary text is {100 * fair.share:.2f} % green under this key, where a random key has "
+        f"± {100 * fair.spread:.2f}. Of unmarked texts of 200 pairs that would take "
+        f"{100 * fair.against_gamma:.2f} % for marked at 1 %; tested against that share, as they "
+        f"are, {100 * fair.against_share:.2f} %."
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dllmark.detection.detector import (
     Detection,
@@ -57,15 +58,29 @@ class AnyKeyDetector(FamilyDetector):
             p_values[which] = binomial_tail(found, scored, gamma)
             z[which], least[which] = z_score(found, scored, gamma), gamma**scored
         best = np.argmin(p_values, axis=0), np.arange(shape[1])
-        p_value = family_wise(p_values[best], tried)
+        expected = self._expected(best[0], encoded)
+        p_value = family_wise(binomial_tail(green[best], pairs[best], expected), tried)
+        least[best] = expected ** pairs[best]
         verdict = verdicts(p_value, family_wise(least.min(axis=0), tried), self._fpr[best[0]])
         return Scores(
-            verdict, z[best], p_value, pairs[best], green[best], best[0], self._key_ids[best[0]],
-            payload=np.full(shape[1], None),
+            verdict, z[best], p_value, pairs[best], green[best], expected, best[0],
+            self._key_ids[best[0]], payload=np.full(shape[1], None),
         )  # fmt: skip
 
+    def _expected(self, best: NDArray[np.int64], encoded: Encoded) -> NDArray[np.float64]:
+        """Return the share of green pairs that each text is tested against, by its best key.
+
+        Keys are chosen by γ alone: no share is below γ, so the best p-value only grows.
+        """
+        shares = np.empty(len(best))
+        for number in np.unique(best):
+            detector, own = self._detectors[number], best == number
+            shares[own] = detector.expected_shares(*encoded[detector.tokenizer.fingerprint])[own]
+        return shares
+
     def _detections(self, scores: Scores) -> list[Detection]:
-        columns = scores.verdict, scores.z, scores.p_value, scores.pairs, scores.green, scores.key
+        names = "verdict", "z", "p_value", "pairs", "green", "expected", "key"
+        columns = [getattr(scores, name) for name in names]
         rows = zip(*(column.tolist() for column in columns), strict=True)
         tried = len(self._detectors)
         return [self._detectors[key].conclude(*row, tried) for *row, key in rows]

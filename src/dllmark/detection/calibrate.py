@@ -10,17 +10,31 @@ from typing import Any
 import numpy as np
 
 from dllmark.detection.detector import Detection
-from dllmark.detection.stats import RATES, Interval, Threshold, share_interval, threshold
+from dllmark.detection.expected import Fairness
+from dllmark.detection.stats import (
+    RATES,
+    Floats,
+    Interval,
+    Threshold,
+    binomial_tail,
+    share_interval,
+    threshold,
+)
 from dllmark.errors import InputError, require
 from dllmark.files import atomic_write, writing
 
 
 @dataclass(frozen=True)
 class Row:
-    """One false-positive rate: how often unmarked texts were hit, and the z that gives the rate."""
+    """One false-positive rate: how often unmarked texts were hit, and the z that gives the rate.
+
+    `against_gamma` is how often they would be if every text were tested against γ, whatever the
+    key makes of its common pairs.
+    """
 
     fpr: float
     observed: Interval
+    against_gamma: Interval
     threshold: Threshold
 
 
@@ -34,6 +48,7 @@ class Calibration:
     mean_z: float
     sd_z: float
     rows: tuple[Row, ...]
+    fairness: Fairness
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values; an unknown upper bound is null."""
@@ -44,23 +59,33 @@ class Calibration:
         return record
 
 
-def calibrate(detections: Sequence[Detection]) -> Calibration:
-    """Summarise the detections of unmarked texts.
+def calibrate(detections: Sequence[Detection], fairness: Fairness) -> Calibration:
+    """Summarise the detections of unmarked texts, beside how fair their key is to ordinary text.
 
-    >>> result = calibrate(list(Detector(key).detect_many(["some text", "other text"])))
-    >>> result.texts
+    >>> from dllmark.detection.expected import key_fairness
+    >>> detector = Detector(key)
+    >>> fairness = key_fairness(detector.green, detector.tokenizer)
+    >>> calibrate(list(detector.detect_many(["some text", "other text"])), fairness).texts
     2
     """
     if not detections:
         raise InputError("calibration needs at least one text")
     p_values = np.array([detection.p_value for detection in detections])
     z = np.array([detection.z for detection in detections])
+    first = detections[0]
+    green, pairs = np.array([(detection.green, detection.pairs) for detection in detections]).T
+    at_gamma = binomial_tail(green, pairs, first.gamma)
     rows = tuple(
-        Row(fpr, share_interval(int((p_values <= fpr).sum()), len(z)), threshold(z, fpr))
+        Row(fpr, _share_hit(p_values, fpr), _share_hit(at_gamma, fpr), threshold(z, fpr))
         for fpr in RATES
     )
-    first = detections[0]
-    return Calibration(first.key_id, first.scoring, len(z), float(z.mean()), float(z.std()), rows)
+    return Calibration(
+        first.key_id, first.scoring, len(z), float(z.mean()), float(z.std()), rows, fairness
+    )
+
+
+def _share_hit(p_values: Floats, fpr: float) -> Interval:
+    return share_interval(int((p_values <= fpr).sum()), len(p_values))
 
 
 def require_matplotlib() -> None:

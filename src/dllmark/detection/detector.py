@@ -2,7 +2,8 @@
 
 Under a key that did not mark a text, each distinct pair of neighbouring tokens is green with
 probability γ, independently: the p-value is an exact binomial tail. A repeated pair is the same
-coin shown again, so by default each distinct pair counts once.
+coin shown again, so by default each distinct pair counts once. Where the key in hand happens to
+make ordinary text greener than γ, the tail is taken at that share instead.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dllmark.detection.expected import expected_shares
 from dllmark.detection.spans import best_segments
 from dllmark.detection.stats import binomial_tail, z_score
 from dllmark.errors import InputError
@@ -46,6 +48,8 @@ class Verdict(str, Enum):
 class Detection:
     """The evidence in one text, and the verdict at a false-positive rate.
 
+    `expected` is the share of green pairs that the p-value is tested against: γ, or more where the
+    key happens to colour the common pairs of such a text green (see `expected.py`).
     "too short" means that even a text with nothing but green pairs could not reach that rate.
     """
 
@@ -55,6 +59,7 @@ class Detection:
     pairs: int
     green: int
     gamma: float
+    expected: float
     fpr: float
     scoring: Scoring
     key_id: str
@@ -180,6 +185,7 @@ class Detector:
         ids, offsets = self._encode_with_offsets(text)
         scored, green = self._colours(ids, "unique")
         index = np.flatnonzero(scored)
+        [share] = expected_shares(self.green, self.tokenizer, *joined([ids])).tolist()
         return [
             Span(
                 int(offsets[index[segment.start], 0]),
@@ -188,7 +194,7 @@ class Detector:
                 segment.green,
                 segment.p_value,
             )
-            for segment in best_segments(green[index], self.identity.gamma, fpr or self.fpr)
+            for segment in best_segments(green[index], share, fpr or self.fpr)
         ]
 
     def colours(self, ids: Sequence[int] | Ids) -> tuple[Bools, Bools]:
@@ -214,26 +220,37 @@ class Detector:
         """Score several sequences of ids at once."""
         ids, lengths = joined(texts)
         [green], pairs = count_pairs([self.green], self.tokenizer, ids, lengths, self.scoring)
-        gamma = self.identity.gamma
-        p_value = binomial_tail(green, pairs, gamma)
+        expected = self.expected_shares(ids, lengths)
+        p_value = binomial_tail(green, pairs, expected)
         scores = zip(
-            verdicts(p_value, gamma**pairs, self.fpr).tolist(),
-            z_score(green, pairs, gamma).tolist(),
+            verdicts(p_value, expected**pairs, self.fpr).tolist(),
+            z_score(green, pairs, self.identity.gamma).tolist(),
             p_value.tolist(),
             pairs.tolist(),
             green.tolist(),
+            expected.tolist(),
             strict=True,
         )
         return [self.conclude(*score) for score in scores]
 
+    def expected_shares(self, ids: Ids, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the share of green pairs that each text is tested against.
+
+        Under `all` scoring it is γ, as in the paper.
+        """
+        if self.scoring == "all":
+            return np.full(len(lengths), self.identity.gamma)
+        return expected_shares(self.green, self.tokenizer, ids, lengths)
+
     def conclude(
-        self, verdict: str, z: float, p_value: float, pairs: int, green: int, tried: int = 1
-    ) -> Detection:
+        self, verdict: str, z: float, p_value: float, pairs: int, green: int, expected: float,
+        tried: int = 1,
+    ) -> Detection:  # fmt: skip
         """Return a detection by this key with these scores."""
         identity = self.identity
         return Detection(
-            Verdict(verdict), z, p_value, pairs, green, identity.gamma, self.fpr, self.scoring,
-            identity.key_id, identity.scheme, tried,
+            Verdict(verdict), z, p_value, pairs, green, identity.gamma, expected, self.fpr,
+            self.scoring, identity.key_id, identity.scheme, tried,
         )  # fmt: skip
 
     def _colours(self, ids: Ids, scoring: Scoring) -> tuple[Bools, Bools]:

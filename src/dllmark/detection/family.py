@@ -45,6 +45,7 @@ class Scores:
     p_value: NDArray[np.float64]
     pairs: NDArray[np.int64]
     green: NDArray[np.int64]
+    expected: NDArray[np.float64]
     key: NDArray[np.int64]
     key_id: NDArray[np.object_]
     payload: NDArray[np.object_]

@@ -115,7 +115,8 @@ class PayloadDetector(FamilyDetector):
             key_id[at] = self.payloads.key(self._key, fits).id
             payload[at] = fits if one.clear else None
         z = z_score(green, pairs, gamma)
-        return Scores(verdict, z, p_value, pairs, green, best, key_id, payload)
+        expected = np.full(len(found), gamma)  # thousands of keys are fair to any text together
+        return Scores(verdict, z, p_value, pairs, green, expected, best, key_id, payload)
 
     def _find(self, ids: Ids) -> _Found:
         """Return the payload that fits a text best."""
@@ -149,8 +150,8 @@ class PayloadDetector(FamilyDetector):
 
     def _detections(self, scores: Scores) -> list[Detection]:
         alike: dict[str, Any] = {
-            "gamma": self._key.gamma, "fpr": self.fpr, "scoring": "unique",
-            "scheme": self._key.identity.scheme, "keys_tried": len(self),
+            "gamma": self._key.gamma, "expected": self._key.gamma, "fpr": self.fpr,
+            "scoring": "unique", "scheme": self._key.identity.scheme, "keys_tried": len(self),
         }  # fmt: skip
         names = "z", "p_value", "pairs", "green", "key_id", "payload"
         columns = [scores.verdict, *(getattr(scores, name) for name in names)]

@@ -33,22 +33,22 @@ def z_score(green: ArrayLike, pairs: ArrayLike, gamma: float) -> Floats:
     return (g - gamma * n) / np.sqrt(gamma * (1 - gamma) * np.maximum(n, 1))
 
 
-def binomial_tail(green: ArrayLike, pairs: ArrayLike, gamma: float) -> Floats:
+def binomial_tail(green: ArrayLike, pairs: ArrayLike, gamma: ArrayLike) -> Floats:
     """Return P(X ≥ green) for X ~ Binomial(pairs, γ), the exact one-sided p-value.
 
     >>> float(binomial_tail(2, 2, 0.5))
     0.25
     """
-    g, n = np.broadcast_arrays(
-        np.asarray(green, dtype=np.float64), np.asarray(pairs, dtype=np.float64)
+    g, n, p = np.broadcast_arrays(
+        *(np.asarray(one, dtype=np.float64) for one in (green, pairs, gamma))
     )
     tail = np.where(g > n, 0.0, 1.0)
-    upper = (g > gamma * n) & (g > 0) & (g <= n)
-    lower = (g > 0) & (g <= gamma * n)
+    upper = (g > p * n) & (g > 0) & (g <= n)
+    lower = (g > 0) & (g <= p * n)
     # Either tail is its first term times a continued fraction, which converges fast on its own
     # side of the mean; the other side is one minus it.
-    tail[upper] = _tail_from(g[upper], n[upper], gamma)
-    tail[lower] = 1 - _tail_from(n[lower] - g[lower] + 1, n[lower], 1 - gamma)
+    tail[upper] = _tail_from(g[upper], n[upper], p[upper])
+    tail[lower] = 1 - _tail_from(n[lower] - g[lower] + 1, n[lower], 1 - p[lower])
     return tail
 
 
@@ -78,7 +78,7 @@ def one_of_family(rate: float, tried: int) -> float:
     return rate if tried == 1 else -math.expm1(math.log1p(-rate) / tried)
 
 
-def _tail_from(g: Floats, n: Floats, p: float) -> Floats:
+def _tail_from(g: Floats, n: Floats, p: Floats) -> Floats:
     """Return P(X ≥ g) for g above the mean: the regularised incomplete beta I_p(g, n - g + 1)."""
     a, b = g, n - g + 1
     c, d = np.ones_like(a), 1 / (1 - (a + b) * p / (a + 1))
@@ -97,7 +97,7 @@ def _tail_from(g: Floats, n: Floats, p: float) -> Floats:
     return np.minimum(1.0, _binomial_probability(g, n, p) * (1 - p) * fraction)
 
 
-def _binomial_probability(k: Floats, n: Floats, p: float) -> Floats:
+def _binomial_probability(k: Floats, n: Floats, p: Floats) -> Floats:
     """Return P(X = k) by Loader's saddle-point expansion, which has no cancellation."""
     rest = n - k
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -108,8 +108,8 @@ def _binomial_probability(k: Floats, n: Floats, p: float) -> Floats:
             - _deviance(k, n * p)
             - _deviance(rest, n * (1 - p))
         ) * np.sqrt(n / (2 * np.pi * k * rest))
-    all_green = np.exp(n * math.log(p))
-    none_green = np.exp(n * math.log1p(-p))
+    all_green = np.exp(n * np.log(p))
+    none_green = np.exp(n * np.log1p(-p))
     result: Floats = np.where(rest == 0, all_green, np.where(k == 0, none_green, inner))
     return result
 
