@@ -8,7 +8,7 @@ import torch
 import yaml
 from cached_toys import CachedToy, FastDreamStandIn, fast_dllm_generate
 from samples import word_ids
-from sglang_standin import Server, config, install, load_plugin
+from sglang_release import Server, config, install, load_plugins
 from toys import Toy, llada_generate
 
 from dllmark.integrations import dream
@@ -110,7 +110,7 @@ def test_transformers(run, tokenizer, prompt):
 
 def test_sglang(run, toy, prompt, tokenizer, key_file, monkeypatch):
     table = install(monkeypatch)
-    load_plugin()
+    load_plugins()
     [settings] = blocks("sglang.md", "yaml")
     settings = yaml.safe_load(settings.replace("/etc/dllmark/my.key", str(key_file)))
     [command] = blocks("sglang.md", "console")

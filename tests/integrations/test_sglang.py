@@ -1,21 +1,15 @@
-"""The SGLang plugin, in a stand-in of its interface: SGLang itself was read, not run."""
+"""The plugin in SGLang's own plugin loader, configuration and algorithms: see sglang_release."""
 
 import gc
 import json
 import logging
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
-from sglang_standin import (
-    Algorithm,
-    JointThreshold,
-    LowConfidence,
-    Server,
-    config,
-    install,
-    load_plugin,
-)
+import yaml
+from sglang_release import Server, config, install, load_plugin, load_plugins
 from toys import MASK, narrow, small_toy
 
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
@@ -31,7 +25,7 @@ NAMES = ["DLLMarkLowConfidence", "DLLMarkJointThreshold"]
 def algorithms(monkeypatch):
     """SGLang's table of algorithms after the plugin was loaded."""
     table = install(monkeypatch)
-    load_plugin()
+    load_plugins()
     return table
 
 
@@ -52,14 +46,13 @@ def model(small_tokenizer):
 
 
 def test_the_plugin_adds_two_algorithms_and_leaves_the_others(algorithms):
-    from dllmark.integrations.sglang import DLLMarkJointThreshold, DLLMarkLowConfidence
+    from sglang.srt.dllm.algorithm.joint_threshold import JointThreshold
+    from sglang.srt.dllm.algorithm.low_confidence import LowConfidence
 
-    assert set(algorithms) == {"LowConfidence", "JointThreshold", *NAMES}
+    assert {"LowConfidence", "JointThreshold", *NAMES} <= set(algorithms)
     assert algorithms["LowConfidence"] is LowConfidence
-    assert algorithms["DLLMarkLowConfidence"] is DLLMarkLowConfidence
-    assert algorithms["DLLMarkJointThreshold"] is DLLMarkJointThreshold
-    assert issubclass(DLLMarkLowConfidence, LowConfidence)
-    assert issubclass(DLLMarkJointThreshold, JointThreshold)
+    assert issubclass(algorithms["DLLMarkLowConfidence"], LowConfidence)
+    assert issubclass(algorithms["DLLMarkJointThreshold"], JointThreshold)
 
 
 @pytest.mark.parametrize("fdfo", [False, True])
@@ -90,9 +83,10 @@ def test_a_block_is_biased_as_the_end_of_the_whole_text(
     server, given, compared = Server(marking, model), [], 0
     forward, step = server.forward, base.step
 
-    def remember(batch):
-        given.append(forward(batch))
-        return given[-1].clone()
+    def remember(batch, **options):
+        out = forward(batch)
+        given.append(out.logits_output.full_logits.clone())
+        return out
 
     def compare(self, batch, full_logits, states):
         nonlocal compared
@@ -186,25 +180,116 @@ def test_a_vocabulary_that_does_not_fit_is_refused(algorithms, settings, model):
 
 
 def test_an_sglang_that_fills_masks_without_a_step_is_refused(monkeypatch, settings, model):
-    class Stepless(LowConfidence):
-        def run(self, model_runner, forward_batch, algo_states=None):
-            forward_batch.input_ids.fill_(5)
-            return None, [], None, None, False
+    def run(self, model_runner, forward_batch, algo_states=None):
+        forward_batch.input_ids.fill_(5)
+        return None, [], None, None, False
 
-    table = install(monkeypatch, (Stepless, JointThreshold))
-    table["LowConfidence"] = Stepless
-    load_plugin()
+    table = install(monkeypatch)
+    monkeypatch.setattr(table["LowConfidence"], "run", run)
+    load_plugins()
     marking = table["DLLMarkLowConfidence"](config({"dllmark": settings}))
     with pytest.raises(DllmarkError, match="without calling step"):
         Server(marking, model).serve(PROMPTS, blocks=1)
 
 
-def test_an_sglang_without_steps_gets_no_algorithm(monkeypatch):
-    table = install(monkeypatch, ())
-    table["LowConfidence"] = table["JointThreshold"] = Algorithm
-    with pytest.raises(DllmarkError, match=r"sglang>=0\.5\.18"):
+def no_step(table):
+    table["LowConfidence"] = object
+
+
+def no_algorithm(table):
+    del table["JointThreshold"]
+
+
+def another_step(table):
+    table["LowConfidence"].step = lambda self, batch, hidden_states, states: []
+
+
+def a_step_past_the_step(table):
+    table["JointThreshold"].batched_step = lambda self, batch, full_logits, context: None
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (no_step, r"sglang>=0\.5\.18"), (no_algorithm, r"sglang>=0\.5\.18"),
+    (another_step, "hidden_states"), (a_step_past_the_step, "batched_step"),
+])  # fmt: skip
+def test_with_an_interface_that_is_not_known_a_server_does_not_start(
+    monkeypatch, caplog, change, message
+):
+    """SGLang's loader logs what a plugin raises and goes on without it."""
+    table = install(monkeypatch)
+    change(table)
+    with pytest.raises(DllmarkError, match=message):
         load_plugin()
+    load_plugins()
     assert not any(name.startswith("DLLMark") for name in table)
+    assert "Failed to load plugin dllmark" in caplog.text
+
+
+class OutputServer(Server):
+    """Hands the algorithm an output as SGLang's main branch does, with a summary of the logits.
+
+    That branch is not released: this is its interface as it was read in November 2026.
+    """
+
+    dense = True
+
+    def forward(self, batch, pp_proxy_tensors=None):
+        out = super().forward(batch)
+        logits = out.logits_output.full_logits if self.dense else None
+        out.logits_output.full_logits = SimpleNamespace(
+            full_logits=logits, dllm_vocab_state="of the logits without bias"
+        )
+        return out
+
+
+@pytest.fixture
+def of_main(monkeypatch):
+    """SGLang's LowConfidence with the step of the main branch, and the plugin."""
+    table = install(monkeypatch)
+    step = table["LowConfidence"].step
+
+    def with_output(self, forward_batch, logits_output, states):
+        assert logits_output.dllm_vocab_state is None, "it would choose from the summary"
+        return step(self, forward_batch, logits_output.full_logits, states)
+
+    monkeypatch.setattr(table["LowConfidence"], "step", with_output)
+    load_plugins()
+    return table["DLLMarkLowConfidence"]
+
+
+def test_a_step_that_is_given_an_output_in_place_of_logits_is_marked(
+    of_main, settings, model, p_value
+):
+    marking = of_main(config({"dllmark": settings}))
+    for text in OutputServer(marking, model).serve(PROMPTS, blocks=12):
+        assert p_value(text, 5) < 1e-6
+
+
+def test_a_summary_in_place_of_the_logits_is_refused(of_main, settings, model, monkeypatch):
+    monkeypatch.setattr(OutputServer, "dense", False)
+    marking = of_main(config({"dllmark": settings}))
+    with pytest.raises(DllmarkError, match="summary"):
+        OutputServer(marking, model).serve(PROMPTS, blocks=1)
+
+
+def test_a_process_that_loads_no_plugins_does_not_start(monkeypatch, settings, tmp_path):
+    """As the actors of `--use-ray`, or with SGLANG_PLUGINS set to others."""
+    path = tmp_path / "dllmark.yaml"
+    path.write_text(yaml.safe_dump({"dllmark": settings}), encoding="utf-8")
+    arguments = SimpleNamespace(
+        dllm_algorithm="DLLMarkLowConfidence", dllm_algorithm_config=str(path), dllm_fdfo=False,
+        model_path="LLaDA2", revision=None, max_running_requests=None,
+    )  # fmt: skip
+    table = install(monkeypatch)
+    start = table["LowConfidence"].from_server_args
+    with pytest.raises(RuntimeError, match="Unknown diffusion LLM algorithm: DLLMarkLow"):
+        start(arguments)
+    monkeypatch.setenv("SGLANG_PLUGINS", "others")
+    load_plugins()
+    with pytest.raises(RuntimeError, match="Unknown diffusion LLM algorithm: DLLMarkLow"):
+        start(arguments)
+    load_plugin()
+    assert start(arguments).marker.watermark.delta == 4.0
 
 
 def test_the_log_names_the_key_and_the_count_and_no_secret(

@@ -9,6 +9,7 @@ and does not start unless x.yaml names a key file that can be read.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import weakref
 from typing import Any, NamedTuple
@@ -30,6 +31,12 @@ logger = logging.getLogger(__name__)
 
 SETTINGS = {"key", "strategy", "delta", "tokenizer", "audit"}
 EXAMPLE = "dllmark:\n  key: /path/to/my.key"
+
+STEPS = (["forward_batch", "full_logits", "states"], ["forward_batch", "logits_output", "states"])
+"""The parameters of an algorithm's step: those of the releases, and those of the main branch."""
+
+STEP_METHODS = {"step", "init_step_state", "max_steps"}
+"""The public methods of an algorithm about steps. Another may be a way to write past `step`."""
 
 
 def register() -> None:
@@ -89,10 +96,10 @@ class MarkedAlgorithm:
         self._report()
         return result
 
-    def step(self, forward_batch: Any, full_logits: Tensor, states: list[Any]) -> Any:
+    def step(self, forward_batch: Any, logits_output: Any, states: list[Any]) -> Any:
         """Bias the logits in place, then choose tokens as the base class does."""
         block = forward_batch.input_ids.view(-1, self.block_size)
-        logits = full_logits.view(*block.shape, -1)
+        logits = _dense(logits_output).view(*block.shape, -1)
         masked = self._masked(forward_batch)
         left = torch.tensor(self._left, device=block.device, dtype=block.dtype)
         counts = self.marker.mark_block(
@@ -100,7 +107,7 @@ class MarkedAlgorithm:
         )
         for slot, count in zip(self._slots, counts, strict=True):
             self._counts[slot].biased += count
-        return super().step(forward_batch, full_logits, states)  # type: ignore[misc]
+        return super().step(forward_batch, logits_output, states)  # type: ignore[misc]
 
     def _masked(self, forward_batch: Any) -> Tensor:
         """Return [B, block]: what is to be written; a prompt may hold the mask's id itself."""
@@ -142,13 +149,39 @@ def _end_all(counts: dict[int, RequestCount]) -> None:
 
 
 def _algorithm(name: str) -> Any:
-    """Return an algorithm of SGLang's, if it works in steps."""
+    """Return an algorithm of SGLang's, if its interface is one of those that are known."""
     algorithm = algo_name_to_cls.get(name)
-    if algorithm is None or not hasattr(algorithm, "step"):
+    step = getattr(algorithm, "step", None)
+    if step is None:
         raise DllmarkError(
             f"this SGLang has no algorithm {name} with a step: pip install '{REQUIREMENT}'"
         )
+    given = list(inspect.signature(step).parameters)[1:]
+    others = {method for method in dir(algorithm) if "step" in method and method[0] != "_"}
+    if given not in STEPS or not others <= STEP_METHODS:
+        raise DllmarkError(
+            f"this SGLang's {name} has another interface (step takes {', '.join(given)}; methods "
+            f"{', '.join(sorted(others))}), so texts could be written unmarked: use a version that "
+            "dllmark was tested with"
+        )
     return algorithm
+
+
+def _dense(given: Any) -> Tensor:
+    """Return the logits that a step is given: a tensor, or SGLang's output that holds one.
+
+    The main branch may sum up the logits for the algorithm. A summary beside the logits is of
+    those without bias, so it is taken away; a summary in their place cannot be marked.
+    """
+    logits = given if isinstance(given, Tensor) else getattr(given, "full_logits", None)
+    if not isinstance(logits, Tensor):
+        raise DllmarkError(
+            "SGLang handed out a summary in place of its logits (a compact vocabulary state), "
+            "which cannot be marked: turn it off, or serve without tensor parallelism"
+        )
+    if getattr(given, "dllm_vocab_state", None) is not None:
+        given.dllm_vocab_state = None
+    return logits
 
 
 class DLLMarkLowConfidence(MarkedAlgorithm, _algorithm("LowConfidence")):  # type: ignore[misc]
