@@ -12,6 +12,8 @@ from sglang_release import Server, config, install, load_plugins
 from toys import Toy, llada_generate
 
 from dllmark.integrations import dream
+from dllmark.relation.key import WatermarkKey
+from dllmark.relation.tokenizer import load_tokenizer
 
 PAGES = Path(__file__).parents[2] / "docs" / "integrations"
 
@@ -108,6 +110,35 @@ def test_transformers(run, tokenizer, prompt):
     run("transformers.md", {"model": model, "inputs": {"input_ids": prompt}})
 
 
+def test_diffusion_gemma(run, key_file, small_key, small_tokenizer):
+    """With 35 words: every step biases all of them, at every place."""
+    diffusers = pytest.importorskip("diffusers", "0.42", reason="diffusers 0.42 needs Python 3.11")
+    from tiny_gemma import tiny_gemma
+
+    small_tokenizer._backend.save(str(key_file.parent / "tokenizer.json"))
+    tokenizer = load_tokenizer(str(key_file.parent / "tokenizer.json"))
+    key_file.unlink()
+    WatermarkKey(small_key.secret, 0.5, tokenizer.id).save(key_file)
+    prompt = torch.tensor([[5, 9, 17, 4, 30]])
+
+    class Processor:
+        eos_token_id = None
+
+        def apply_chat_template(self, messages, **options):
+            return {"input_ids": prompt}
+
+        def batch_decode(self, texts, **options):
+            return [tokenizer.decode(text.tolist()) for text in texts]
+
+    model = tiny_gemma(35, allowed=list(range(3, 35)))
+    pipe = diffusers.DiffusionGemmaPipeline(model, diffusers.EntropyBoundScheduler(), Processor())
+    pipe.set_progress_bar_config(disable=True)
+    torch.manual_seed(0)
+    names = {"model": model, "inputs": {"input_ids": prompt}, "pipe": pipe}
+    fewer = {"tokens=256": "tokens=192, max_denoising_steps=10"}
+    run("diffusion-gemma.md", names, fewer | {"length=256": "length=192, num_inference_steps=10"})
+
+
 def test_sglang(run, toy, prompt, tokenizer, key_file, monkeypatch):
     table = install(monkeypatch)
     load_plugins()
@@ -127,7 +158,10 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_comparison_names_every_adapter():
-    listed = set(re.findall(r"\]\((\w+)\.md\)", (PAGES / "README.md").read_text(encoding="utf-8")))
+    listed = set(
+        re.findall(r"\]\(([\w-]+)\.md\)", (PAGES / "README.md").read_text(encoding="utf-8"))
+    )
     adapters = {path.stem for path in Path(dream.__file__).parent.glob("*.py")}
-    assert listed == adapters - {"__init__", "marker", "audit"}
+    others = {"__init__", "marker", "audit"}
+    assert listed == {name.replace("_", "-") for name in adapters - others}
     assert listed == {page.stem for page in PAGES.glob("*.md")} - {"README"}

@@ -102,7 +102,7 @@ def test_generation_from_embeddings_starts_unmarked_and_goes_on_marked(marking):
     ("ids", "scores"), [((1, 5), (1, 8, 37)), ((1, 5), (2, 37)), ((5,), (1, 37))]
 )
 def test_scores_of_several_positions_are_refused(marking, ids, scores):
-    """As DiffusionGemma's generate gives them: the canvas they belong to is not shown."""
+    """As DiffusionGemma's generate gives them, which has a processor of its own."""
     with pytest.raises(DllmarkError, match="one token after the other"):
         marking(torch.zeros(ids, dtype=torch.int64), torch.zeros(scores))
 

@@ -62,8 +62,9 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
         """
         if mask_token_id is None:
             raise DllmarkError(
-                "without a mask token (DiffusionGemma) every position holds a random token, so no "
-                "neighbour is known: this watermark is for LLaDA2Pipeline"
+                "without a mask token every position holds a random token: this scheduler is for "
+                "LLaDA2Pipeline; DiffusionGemmaPipeline is marked by "
+                "dllmark.integrations.diffusion_gemma.watermarked_pipeline"
             )
         self.check_mask(mask_token_id)
         left, start = self._before(sample, mask_token_id)

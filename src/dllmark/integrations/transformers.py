@@ -44,7 +44,8 @@ class DllmarkLogitsProcessor(Marker, LogitsProcessor):
             raise DllmarkError(
                 f"scores of shape {tuple(scores.shape)} for tokens of shape "
                 f"{tuple(input_ids.shape)}: this processor is for models that write one token "
-                "after the other, in a batch that is not packed"
+                "after the other, in a batch that is not packed; DiffusionGemma is marked by "
+                "dllmark.integrations.diffusion_gemma.DllmarkCanvasProcessor"
             )
         if not input_ids.shape[1]:
             return scores  # written from embeddings: there is no token yet
