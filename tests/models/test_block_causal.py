@@ -169,6 +169,7 @@ def test_their_models_know_their_tokens(tmp_path):
     ("changes", "message"),
     [
         ({"num_experts": "absent"}, "gives no num_experts, or not a number: LLaDA2 needs it"),
+        ({"num_experts": 8.5}, "gives no num_experts, or not a number"),
         ({"n_group": 3}, "8 experts in 3 groups, 2 of them chosen: groups are equally large"),
         ({"topk_group": 5}, "8 experts in 4 groups, 5 of them chosen"),
         ({"n_group": 0}, "8 experts in 0 groups"),

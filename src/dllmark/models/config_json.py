@@ -39,9 +39,9 @@ def read_config(path: Path, family: Family, record: dict[str, Any]) -> Config:
             raise ModelError(
                 f"{path} {said}: this program computes {family.name} models with {supported} only"
             )
-    for name in family.expert_sizes.values():
+    for ours, name in family.expert_sizes.items():
         value = record.get(name)
-        if not isinstance(value, int | float) or value < 0:
+        if not isinstance(value, int | float if ours == "scale" else int) or value < 0:
             raise ModelError(f"{path} gives no {name}, or not a number: {family.name} needs it")
     config = family.config(record)
     if config.experts is not None:
