@@ -14,6 +14,7 @@ from cached_toys import CachedToy, fast_dllm_generate
 from toys import END, MASK, PROMPT, DreamStandIn, llada_generate, small_toy
 
 from dllmark.errors import DllmarkError, InputError
+from dllmark.integrations import audit as audit_module
 from dllmark.integrations.dream import DllmarkLogitsHook
 from dllmark.integrations.torch import watermarked
 from dllmark.integrations.transformers import DllmarkLogitsProcessor
@@ -178,16 +179,21 @@ def test_a_file_that_cannot_be_written_stops_it_before_anything_is(options, tmp_
 def test_processes_that_write_at_once_lose_nothing(audit):
     program = """
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
-from dllmark.integrations.audit import append_audit
+spec = spec_from_file_location("audit", sys.argv[1])  # alone: torch takes seconds to import
+audit = module_from_spec(spec)
+spec.loader.exec_module(audit)
 named = SimpleNamespace(name="x" * 200, key_id="k")
 mark = SimpleNamespace(identity=named, strategy=named, delta=1.0)
 for number in range(300):
-    append_audit(Path(sys.argv[1]), mark, number, int(sys.argv[2]))
+    audit.append_audit(Path(sys.argv[2]), mark, number, int(sys.argv[3]))
 """
     running = [
-        subprocess.Popen([sys.executable, "-c", program, str(audit), str(process)])
+        subprocess.Popen(
+            [sys.executable, "-c", program, audit_module.__file__, str(audit), str(process)]
+        )
         for process in range(3)
     ]
     assert [process.wait(120) for process in running] == [0, 0, 0]

@@ -13,12 +13,15 @@ import json
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from dllmark.errors import InputError
 from dllmark.files import writing
-from dllmark.marking.watermark import Watermark
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dllmark.marking.watermark import Watermark
 
 
 def append_audit(path: Path, watermark: Watermark, biased: int, tokens: int) -> None:
