@@ -83,7 +83,7 @@ def _print_table(result: Calibration) -> None:
     from rich.table import Table
 
     table = Table(
-        *("false-positive rate", "observed", "95 % interval", "against γ"),
+        *("rate", "observed", "95 % interval", "against γ"),
         *("z threshold", "95 % interval"),
     )
     for row in result.rows:
@@ -103,7 +103,7 @@ def _print_table(result: Calibration) -> None:
     fair = result.fairness
     out.print(
         f"Ordinary text is {100 * fair.share:.2f} % green under this key, where a random key has "
-        f"± {100 * fair.spread:.2f}. Of unmarked texts of 200 pairs that would take "
-        f"{100 * fair.against_gamma:.2f} % for marked at 1 %; tested against that share, as they "
-        f"are, {100 * fair.against_share:.2f} %."
+        f"± {100 * fair.spread:.2f}. Tested against γ, {100 * fair.against_gamma:.2f} % of "
+        "unmarked texts of 200 pairs would be taken for marked at 1 %; tested against that share, "
+        f"as they are, {100 * fair.against_share:.2f} %."
     )
