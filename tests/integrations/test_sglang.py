@@ -228,7 +228,7 @@ def test_with_an_interface_that_is_not_known_a_server_does_not_start(
 class OutputServer(Server):
     """Hands the algorithm an output as SGLang's main branch does, with a summary of the logits.
 
-    That branch is not released: this is its interface as it was read in November 2026.
+    That branch is not released: this is its interface as it was read.
     """
 
     dense = True
