@@ -155,6 +155,16 @@ def test_a_processor_that_was_never_called_is_noticed(model, marking, options):
         gc.collect()
 
 
+def test_a_list_of_processors_is_for_one_call(model, marking):
+    """What the page warns of: transformers adds to the list, and takes no plain one."""
+    once = {"max_new_tokens": 2, "max_denoising_steps": 1}
+    processors = transformers.LogitsProcessorList([marking])
+    model.generate(PROMPT, logits_processor=processors, **once)
+    assert len(processors) == 2
+    with pytest.raises(TypeError, match="not callable"):
+        model.generate(PROMPT, logits_processor=[marking], **once)
+
+
 def test_a_vocabulary_that_does_not_fit_is_refused(marking):
     with pytest.raises(MismatchError):
         marking(PROMPT, torch.zeros(1, 8, 31))
