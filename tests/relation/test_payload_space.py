@@ -46,7 +46,11 @@ def test_a_payload_of_bits_is_a_whole_number(key, payload):
         Payloads(16).key(key, payload)
 
 
-@pytest.mark.parametrize("given", ["", "4711x", "-1", "4.7", "٣", "0x10", " 7"])
+@pytest.mark.parametrize(
+    "given",
+    ["", "4711x", "-1", "4.7", "٣", "0x10", " 7", "9" * 5000],
+    ids=lambda given: given[:9],
+)
 def test_on_the_command_line_too(given):
     with pytest.raises(InputError, match=r"whole number; got .* give the list"):
         Payloads(16).parse(given)

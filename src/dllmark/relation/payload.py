@@ -24,6 +24,9 @@ from dllmark.relation.key import (
 from dllmark.relation.prf import Secrets
 
 MOST_BITS = 20
+LONGEST_NUMBER = 100
+"""Digits that are read as a number: Python refuses thousands of them."""
+
 Payload = int | str
 
 
@@ -64,8 +67,6 @@ class Payloads:
         >>> Payloads.read("customers.txt")  # doctest: +SKIP
         """
         lines = read_input(str(path)).splitlines()
-        if not lines:
-            raise InputError(f"{path} has no payload: write one on each line")
         try:
             return cls(lines)
         except InputError as error:
@@ -90,9 +91,9 @@ class Payloads:
         if self.bits is None:
             self.label(given)
             return check_label(given)
-        if not (given.isascii() and given.isdigit()):
+        if not (given.isascii() and given.isdigit() and len(given) <= LONGEST_NUMBER):
             raise InputError(
-                f"a payload of {self.bits} bits is a whole number; got {given!r}. For texts, give "
+                f"a payload of {self.bits} bits is a whole number; got {given[:40]!r}. For texts, give "
                 "the list they are from"
             )
         self.label(int(given))
@@ -104,8 +105,8 @@ class Payloads:
             label = check_label(payload)  # type: ignore[arg-type]  # it says what is no string
             if label not in self._numbers:
                 raise InputError(
-                    f"the payload {label!r} is not in the list: add it as the last line, or choose "
-                    f"one of its {len(self):,}"
+                    f"the payload {label!r} is not in the list: add it there, or choose one of its "
+                    f"{len(self):,}"
                 )
             return label
         if isinstance(payload, bool) or not isinstance(payload, int):
