@@ -93,8 +93,8 @@ class Payloads:
             return check_label(given)
         if not (given.isascii() and given.isdigit() and len(given) <= LONGEST_NUMBER):
             raise InputError(
-                f"a payload of {self.bits} bits is a whole number; got {given[:40]!r}. For texts, give "
-                "the list they are from"
+                f"a payload of {self.bits} bits is a whole number; got {given[:40]!r}. "
+                "For texts, give the list they are from"
             )
         self.label(int(given))
         return int(given)
