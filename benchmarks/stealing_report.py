@@ -19,6 +19,8 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+matplotlib.rcParams["svg.hashsalt"] = "stealing"  # the same file from the same rows
+
 Rows = list[dict[str, Any]]
 
 NAMES = {

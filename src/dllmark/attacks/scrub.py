@@ -59,7 +59,7 @@ def scrub_by(
         }
         order = sorted(rng.permutation(list(offers)).tolist(), key=lambda at: -offers[at][1])
         busy = np.zeros(len(ids), dtype=np.bool_)  # near a change, offers hold no longer
-        for at in order[:]:
+        for at in order:
             if left_to_change and not busy[at]:
                 ids[at], may_change[at] = offers[at][0], False
                 busy[max(at - reach, 0) : at + reach + 1] = True
