@@ -146,7 +146,7 @@ def derive(
 ) -> None:
     """Add the key that a label gives of a master key; it needs no file and no backup of its own.
 
-    Who has a derived key learns nothing of its master or of other derived keys.
+    Whoever has a derived key learns nothing of its master or of other derived keys.
     """
     from dllmark.relation.ring_record import parse_date
 

@@ -166,8 +166,8 @@ class WatermarkKey:
     def derive(self, label: str) -> WatermarkKey:
         """Return the sub-key of a label: the same each time, and another for each label.
 
-        Its secret is a keyed hash of the label. Who has a sub-key learns nothing of its master or
-        of other sub-keys; who has the master can derive them all.
+        Its secret is a keyed hash of the label. Whoever has a sub-key learns nothing of its master
+        or of other sub-keys; whoever has the master can derive them all.
 
         >>> key.derive("customer-17/2026-11").label
         'customer-17/2026-11'
