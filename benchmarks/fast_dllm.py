@@ -1,9 +1,10 @@
-"""Run Fast-dLLM's and LLaDA's own sampling code with the watermark, and without.
+"""Run Fast-dLLM's, LLaDA's and Dream's own sampling code with the watermark, and without.
 
-Usage: python benchmarks/fast_dllm.py --source FAST_DLLM [--llada LLADA] [--json]
+Usage: python benchmarks/fast_dllm.py --source FAST_DLLM [--llada LLADA] [--dream DREAM] [--json]
 
-FAST_DLLM is a checkout of NVlabs/Fast-dLLM, LLADA one of ML-GSAI/LLaDA. Neither is on PyPI, so this
-is no part of the tests: it says what was run on the day it was run. It needs what Fast-dLLM needs,
+FAST_DLLM is a checkout of NVlabs/Fast-dLLM, LLADA one of ML-GSAI/LLaDA, DREAM a folder with
+`model/generation_utils.py` of a Dream checkpoint. None is on PyPI, so this is no part of the tests:
+it says what was run on the day it was run. It needs what Fast-dLLM needs,
 `pip install transformers==4.49.0 einops`.
 
 The loops and the models' code are theirs, caches included; the weights are random and small, over a
@@ -136,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--source", type=Path, required=True, help="a checkout of Fast-dLLM")
     parser.add_argument("--llada", type=Path, help="a checkout of ML-GSAI/LLaDA")
+    parser.add_argument("--dream", type=Path, help="a folder with model/generation_utils.py")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
 
@@ -175,6 +177,10 @@ def main() -> None:
         return hooks[-1]
 
     rows["Fast-dLLM dream generation_utils, hook"] = measure(dream_model(modeling), hooked, hook)
+    if options.dream:
+        [own] = load(options.dream, "model.generation_utils")
+        dream = dream_model(modeling, own.DreamGenerationMixin)
+        rows["Dream generation_utils, hook"] = measure(dream, hooked, hook)
     blocks = dream_model(modeling, block.DreamGenerationMixin)
     for dual in (False, True):
         for alg in ("entropy", "confidence_threshold"):
