@@ -152,7 +152,7 @@ def test_a_sampler_has_the_settings_given_and_its_own_defaults(settings, sampler
     name = options.pop("name")
     options |= {} if name == "parallel" else {"steps": 4}
     options |= {} if name == "dream" else {"block": 8}
-    assert make_sampler(name, options) == sampler
+    assert make_sampler(name, 128, options) == sampler
 
 
 def test_a_first_batch_is_what_the_library_writes(text_run, model):
@@ -364,3 +364,10 @@ def test_the_model_is_the_one_given_or_that_of_the_keys_tokenizer(
     tokenizer = replace(small_key.tokenizer, name=made_for)
     key = replace(small_key, tokenizer=tokenizer) if made_for else None
     assert model_source(given, key) == loaded
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (96, 48), (128, 64), (256, 128)])
+def test_a_longer_text_gets_more_steps_unless_they_are_named(tokens, steps):
+    for name in ("llada", "dream"):
+        assert make_sampler(name, tokens, {"steps": None}).steps == steps
+        assert make_sampler(name, tokens, {"steps": 7}).steps == 7

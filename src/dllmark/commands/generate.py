@@ -41,7 +41,6 @@ from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, check_delt
 from dllmark.sampling.settings import (
     BLOCK_LENGTH,
     DREAM_TOP_K,
-    STEPS,
     TEMPERATURE,
     TOKENS,
     Dream,
@@ -85,7 +84,9 @@ def generate(
     tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = TOKENS,
     steps: Annotated[
         int | None,
-        typer.Option(help="Denoising steps for a text (llada, dream).", show_default=str(STEPS)),
+        typer.Option(
+            help="Denoising steps for a text, else half as many as tokens (llada, dream)."
+        ),
     ] = None,
     block: Annotated[
         int | None,
@@ -174,7 +175,7 @@ def generate(
         None if no_watermark or loaded is None else MarkSettings.of(
             loaded, strategy, delta, carried
         ),
-        make_sampler(sampler, {
+        make_sampler(sampler, tokens, {
             "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
             "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
             "threshold": threshold, "edit-threshold": edit_threshold,

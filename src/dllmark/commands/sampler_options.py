@@ -6,22 +6,24 @@ from dataclasses import fields
 from typing import Any
 
 from dllmark.errors import InputError
-from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler
+from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler, default_steps
 
 SAMPLERS: dict[str, type[Sampler]] = {
     "llada": Llada, "dream": Dream, "parallel": Parallel, "llada2": Llada2
 }  # fmt: skip
 
 
-def make_sampler(name: str, options: dict[str, Any]) -> Sampler:
+def make_sampler(name: str, tokens: int, options: dict[str, Any]) -> Sampler:
     """Return a sampler with the options that are not None; one that it lacks is refused.
 
-    >>> make_sampler("llada", {"steps": 4, "cfg-scale": 1.5, "order": None}).steps
-    4
+    The steps, where none are given, follow from the tokens to write.
+
+    >>> make_sampler("llada", 256, {"cfg-scale": 1.5, "steps": None}).steps
+    128
     """
     kind = SAMPLERS[name]
     known = {entry.name for entry in fields(kind)}
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"steps": default_steps(tokens)} if "steps" in known else {}
     for option, value in options.items():
         field = "block_length" if option == "block" else option.replace("-", "_")
         if value is not None and field not in known:

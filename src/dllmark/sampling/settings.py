@@ -188,6 +188,15 @@ def check_temperature(temperature: float, name: str = "temperature") -> None:
         )
 
 
+def default_steps(tokens: int) -> int:
+    """Return the steps in which a text is written where nothing else is said: two tokens a step.
+
+    >>> default_steps(TOKENS) == STEPS, default_steps(256)
+    (True, 128)
+    """
+    return max(1, tokens // 2)
+
+
 def check_length(sampler: Sampler, tokens: int) -> None:
     """Raise `DllmarkError` unless the sampler can write this many tokens.
 

@@ -14,7 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from dllmark.detection.detector import Detector, Mark
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
 from dllmark.relation.key import Identity, WatermarkKey
-from dllmark.sampling.settings import MAX_TEMPERATURE, TEMPERATURE, TOKENS, Llada, check_length
+from dllmark.sampling.settings import (
+    MAX_TEMPERATURE,
+    TEMPERATURE,
+    TOKENS,
+    Llada,
+    check_length,
+    default_steps,
+)
 from dllmark.server.detect_api import CoarseEvidence, Evidence, Text
 from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration
 from dllmark.server.limits import shown_limit
@@ -126,7 +133,7 @@ def make_arguments(
 
     assert service.model is not None
     sampler = Llada(
-        steps=body.steps or max(1, body.tokens // 2),
+        steps=body.steps or default_steps(body.tokens),
         temperature=body.temperature,
         top_p=body.top_p,
         suppress_end=body.suppress_end,
