@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +24,21 @@ from dllmark.commands.options import (
     check_seed,
 )
 from dllmark.commands.payload_options import Carried, carried_payload
-from dllmark.commands.sampler_options import make_sampler
+from dllmark.commands.sampler_options import (
+    BlockOption,
+    CacheOption,
+    CfgScaleOption,
+    EditThresholdOption,
+    OrderOption,
+    SamplerOption,
+    StepsOption,
+    SuppressEndOption,
+    TemperatureOption,
+    ThresholdOption,
+    TopKOption,
+    TopPOption,
+    make_sampler,
+)
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.files import (
     append_line,
@@ -39,14 +53,8 @@ from dllmark.files import (
 )
 from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, check_delta, find_strategy
 from dllmark.sampling.settings import (
-    BLOCK_LENGTH,
-    DREAM_TOP_K,
     TEMPERATURE,
     TOKENS,
-    Dream,
-    Llada,
-    Llada2,
-    Parallel,
     Sampler,
     check_length,
 )
@@ -82,66 +90,18 @@ def generate(
         float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
     ] = None,
     tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = TOKENS,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Denoising steps for a text, else half as many as tokens (llada, dream)."
-        ),
-    ] = None,
-    block: Annotated[
-        int | None,
-        typer.Option(
-            help="The length of a block (llada, parallel, llada2).", show_default=str(BLOCK_LENGTH)
-        ),
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
-    top_p: Annotated[
-        float, typer.Option(help="Draw from the likeliest tokens, which reach this together.")
-    ] = 1.0,
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            help="Draw from so many of the likeliest tokens, 0 from all (dream, llada2).",
-            show_default=f"{DREAM_TOP_K} for dream",
-        ),
-    ] = None,
-    cfg_scale: Annotated[
-        float | None,
-        typer.Option(help="Strengthen the prompt by a second pass without it (llada)."),
-    ] = None,
-    sampler: Annotated[
-        Literal["llada", "dream", "parallel", "llada2"],
-        typer.Option(help="How masks are filled; LLaDA2 and SDAR need llada2."),
-    ] = "llada",
-    order: Annotated[
-        str | None,
-        typer.Option(
-            help="What is written first: low_confidence, random or left_to_right (llada); "
-            "origin, maskgit_plus, topk_margin or entropy (dream). "
-            f"Else {Llada.order} or {Dream.order}."
-        ),
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(
-            help="Faster and approximate: compute what stands before a block (prefix), or all "
-            "outside it (block), only once for the block (llada, parallel)."
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Write what is more probable than this at once (parallel, llada2).",
-            show_default=f"{Parallel.threshold} or {Llada2.threshold}",
-        ),
-    ] = None,
-    edit_threshold: Annotated[
-        float | None,
-        typer.Option(help="Replace a token by one more probable than this (llada2)."),
-    ] = None,
-    suppress_end: Annotated[
-        bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
-    ] = False,
+    steps: StepsOption = None,
+    block: BlockOption = None,
+    temperature: TemperatureOption = TEMPERATURE,
+    top_p: TopPOption = 1.0,
+    top_k: TopKOption = None,
+    cfg_scale: CfgScaleOption = None,
+    sampler: SamplerOption = "llada",
+    order: OrderOption = None,
+    cache: CacheOption = None,
+    threshold: ThresholdOption = None,
+    edit_threshold: EditThresholdOption = None,
+    suppress_end: SuppressEndOption = False,
     seed: SeedOption = 0,
     plain: Annotated[
         bool, typer.Option("--plain", help="Continue the prompt as text, do not answer it.")

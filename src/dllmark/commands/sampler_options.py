@@ -1,12 +1,82 @@
-"""From the options of `dllmark generate` to a sampler that has them."""
+"""The options of `dllmark generate` that are a sampler's, and the sampler that has them."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from dllmark.errors import InputError
-from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler, default_steps
+from dllmark.sampling.settings import (
+    BLOCK_LENGTH,
+    DREAM_TOP_K,
+    Dream,
+    Llada,
+    Llada2,
+    Parallel,
+    Sampler,
+    default_steps,
+)
+
+StepsOption = Annotated[
+    int | None,
+    typer.Option(help="Denoising steps for a text, else half as many as tokens (llada, dream)."),
+]
+BlockOption = Annotated[
+    int | None,
+    typer.Option(
+        help="The length of a block (llada, parallel, llada2).", show_default=str(BLOCK_LENGTH)
+    ),
+]
+TemperatureOption = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
+TopPOption = Annotated[
+    float, typer.Option(help="Draw from the fewest tokens whose probabilities add up to this.")
+]
+TopKOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Draw from so many of the likeliest tokens, 0 from all (dream, llada2).",
+        show_default=f"{DREAM_TOP_K} for dream",
+    ),
+]
+CfgScaleOption = Annotated[
+    float | None,
+    typer.Option(help="Strengthen the prompt by a second pass without it (llada)."),
+]
+SamplerOption = Annotated[
+    Literal["llada", "dream", "parallel", "llada2"],
+    typer.Option(help="How masks are filled; LLaDA2 and SDAR need llada2."),
+]
+OrderOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What is written first: low_confidence, random or left_to_right (llada); "
+        "origin, maskgit_plus, topk_margin or entropy (dream). "
+        f"Else {Llada.order} or {Dream.order}."
+    ),
+]
+CacheOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Faster and approximate: compute what stands before a block (prefix), or all "
+        "outside it (block), only once for the block (llada, parallel)."
+    ),
+]
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Write what is more probable than this at once (parallel, llada2).",
+        show_default=f"{Parallel.threshold} or {Llada2.threshold}",
+    ),
+]
+EditThresholdOption = Annotated[
+    float | None,
+    typer.Option(help="Replace a token by one more probable than this (llada2)."),
+]
+SuppressEndOption = Annotated[
+    bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
+]
 
 SAMPLERS: dict[str, type[Sampler]] = {
     "llada": Llada, "dream": Dream, "parallel": Parallel, "llada2": Llada2
