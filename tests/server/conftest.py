@@ -1,6 +1,7 @@
 """A server that all tests may ask, and parts for those that need their own."""
 
 import logging
+from contextlib import ExitStack
 
 import pytest
 from serving import Gate, serving, tiny_model
@@ -34,18 +35,21 @@ def server(key, tokenizer, model):
 
 
 @pytest.fixture
-def serve(tokenizer, model):
+def start():
+    """Start a server of a service; it runs until the test is over."""
+    with ExitStack() as running:
+        yield lambda *parts, **options: running.enter_context(serving(*parts, **options))
+
+
+@pytest.fixture
+def serve(start, tokenizer, model):
     """Start a server with parts of one's own."""
-    running = []
 
-    def start(keys, *, with_model=True, tokens=None, headers=None, **options):
+    def serve(keys, *, with_model=True, tokens=None, headers=None, **options):
         service = Service(keys, tokenizer, model if with_model else None, **options)
-        running.append(serving(service, tokens, headers=headers))
-        return running[-1].__enter__()
+        return start(service, tokens, headers=headers)
 
-    yield start
-    for each in running:
-        each.__exit__(None, None, None)
+    return serve
 
 
 @pytest.fixture
