@@ -132,6 +132,16 @@ def test_a_key_in_the_environment_is_never_quoted(run, key_file, key, marked, mo
         assert key.secret.reveal().hex()[:8] not in result.err
 
 
+@pytest.mark.parametrize("wrap", ["{}", " {}\n", "{}:other", "{}" * 200])
+def test_a_bare_secret_in_the_environment_is_not_quoted(run, key, monkeypatch, wrap):
+    secret = key.secret.reveal().hex()
+    monkeypatch.setenv("DLLMARK_KEY", wrap.replace("{}", secret))
+    result = run("detect", stdin="A text.")
+    assert result.status == 2
+    assert result.err.startswith("error: DLLMARK_KEY holds neither the content of a key file")
+    assert secret not in result.out + result.err
+
+
 def test_an_option_comes_before_the_environment(run, key_file, other_key_file, marked, monkeypatch):
     monkeypatch.setenv("DLLMARK_KEY", other_key_file.read_text())
     assert run("detect", "--key", key_file, stdin=marked).status == 0

@@ -156,7 +156,13 @@ def _of_environment() -> list[WatermarkKey]:
         secret = Secret(content.encode(errors="surrogateescape"))
         del content
         return [WatermarkKey.from_json(secret, f"the key in {KEY}", Unlocker())]
-    return _of_files([Path(path) for path in content.split(os.pathsep)])
+    paths = content.split(os.pathsep)
+    if not all(map(os.path.exists, paths)):  # it may be the bare secret, so it is not quoted
+        raise InputError(
+            f"{KEY} holds neither the content of a key file, which begins with {{, nor paths of "
+            "key files that are there"
+        )
+    return _of_files([Path(path) for path in paths])
 
 
 def _given() -> Secret | None:
