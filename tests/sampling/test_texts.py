@@ -28,7 +28,7 @@ from dllmark.sampling.settings import (
     Parallel,
     check_length,
 )
-from dllmark.sampling.texts import generate
+from dllmark.sampling.texts import generate, generate_both
 
 WARM = {"temperature": 0.8, "suppress_end": True}
 SAMPLERS = {
@@ -157,6 +157,24 @@ def test_a_batch_gives_what_one_by_one_gives(model, mark, sampler):
     together = generate(model, PROMPTS, mark, sampler, tokens=32)
     assert together == generate(model, PROMPTS, mark, sampler, tokens=32, batch_size=1)
     assert together == generate(model, PROMPTS, mark, sampler, tokens=32, batch_size=2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("strategy", ["kgw", "expected-bidirectional", "guided-bidirectional"])
+def test_a_pair_is_the_two_texts_that_are_written_one_by_one(
+    model, small_key, strategy, temperature
+):
+    sampler = Llada(steps=8, block_length=16, temperature=temperature)
+    mark = Watermark(small_key, strategy, delta=5.0, tokenizer=model.tokenizer)
+    steps = []
+    pair = generate_both(model, PROMPTS[0], mark, sampler, tokens=32, seed=4, on_step=steps.append)
+    alone = [
+        generate(model, PROMPTS[:1], one, sampler, tokens=32, seed=4, batch_size=1)[0]
+        for one in (mark, None)
+    ]
+    assert list(pair) == alone
+    assert pair[0].text != pair[1].text
+    assert [tuple(step.tokens.shape) for step in steps] == [(2, steps[0].start + 32)] * 8
 
 
 @every_sampler
@@ -316,6 +334,8 @@ def test_a_watermark_of_another_tokenizer_is_refused(model, key, tokenizer):
     watermark = Watermark(key, tokenizer=tokenizer)
     with pytest.raises(MismatchError, match="is for the tokenizer embedded, but tiny has"):
         generate(model, ["w1"], watermark)
+    with pytest.raises(MismatchError, match="is for the tokenizer embedded, but tiny has"):
+        generate_both(model, "w1", watermark)
 
 
 @pytest.mark.parametrize("make", [Llada, Dream, Parallel])

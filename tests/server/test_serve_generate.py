@@ -124,12 +124,64 @@ def test_the_last_colours_are_those_of_a_check(serve, key, other_key):
         assert end["detection"] == server.detect(end["text"], explain=True)
 
 
+def test_the_evidence_grows_with_the_steps_and_ends_as_the_detection_does(server):
+    events = server.events(**REQUEST, suppress_end=True)
+    found = [data["detection"] for name, data in events if name == "step"]
+    pairs = [detection["pairs"] for detection in found]
+    assert pairs == sorted(pairs)
+    assert pairs[0] < pairs[-1]
+    last, end = found[-1], events[-1][1]["detection"]
+    assert last == {name: end[name] for name in last}
+
+
+def test_both_texts_are_written_at_once_and_are_those_of_two_requests(server):
+    marked, unmarked = (
+        server.events(**REQUEST, watermark=watermark) for watermark in (True, False)
+    )
+    both = server.events(**REQUEST, compare=True)
+    assert [name for name, _ in both] == [name for name, _ in marked]
+    for (name, data), (_, one), (_, other) in zip(both, marked, unmarked, strict=True):
+        if name != "start":
+            kept = {key: value for key, value in data.items() if key != "unmarked"}
+            assert kept == one
+            assert data["unmarked"] == {key: other[key] for key in data["unmarked"]}
+    answer = server.post("/v1/generate", **REQUEST, compare=True).json()
+    assert answer["text"] == marked[-1][1]["text"]
+    assert answer["unmarked"]["text"] == unmarked[-1][1]["text"]
+    assert answer["unmarked"]["watermark"] is None
+
+
+def test_a_generation_that_waits_is_told_who_comes_first_and_how_far_that_is(serve, key, gate):
+    server = serve([key])
+    request = {**REQUEST, "stream": True}
+    with ExitStack() as stack:
+        answers = [
+            stack.enter_context(server.client.stream("POST", "/v1/generate", json=request))
+            for _ in range(3)
+        ]
+        first, second, third = map(read_events, answers)
+        assert next(first)[0] == next(second)[0] == next(third)[0] == "start"
+        assert next(second) == ("waiting", {"ahead": 1, "progress": 0})
+        assert next(third) == ("waiting", {"ahead": 2, "progress": 0})
+        gate.let(2)
+        assert next(second) == ("waiting", {"ahead": 1, "progress": 1 / 8})
+        assert next(third) == ("waiting", {"ahead": 2, "progress": 1 / 8})
+        gate.open()
+        assert [name for name, _ in first][-1] == "end"
+        names = [name for name, _ in second]
+        assert names == sorted(names, key=["waiting", "step", "end"].index)
+        waits = [data["ahead"] for name, data in third if name == "waiting"]
+        assert set(waits) == {2, 1}
+        assert waits == sorted(waits, reverse=True)
+
+
 def test_a_public_server_decides_about_the_mark_and_shows_no_colours(serve, key):
     server = serve([key], public=True)
     events = server.events(**REQUEST)
     assert all("marks" not in data for _, data in events)
+    assert all("detection" not in data for _, data in events[:-1])
     assert set(events[-1][1]["detection"]) == {"verdict", "p_value_at_most"}
-    for option in ({"delta": 0}, {"strategy": "kgw"}, {"watermark": False}):
+    for option in ({"delta": 0}, {"strategy": "kgw"}, {"watermark": False}, {"compare": True}):
         response = server.post("/v1/generate", **REQUEST, **option)
         assert (response.status_code, response.json()["error"]["code"]) == (400, "not_public")
 
@@ -142,6 +194,7 @@ REFUSED = {
     "too many steps": ({"steps": 10**9}, 400, "1000000000 steps asked for, but 512 are the most"),
     "fewer steps than blocks": ({"tokens": 40, "steps": 1}, 400, "take at least 2 steps"),
     "a temperature": ({"temperature": 1e-38}, 400, "temperature is 0, which takes"),
+    "nothing to compare": ({"compare": True, "watermark": False}, 400, "leave out watermark"),
     "a strategy": ({"strategy": "none"}, 422, "strategy"),
     "no number": ({"delta": "NaN"}, 422, "delta"),
     "no probability": ({"top_p": "NaN"}, 422, "top_p"),

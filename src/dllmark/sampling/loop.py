@@ -50,6 +50,7 @@ class Canvas:
     attended    [B, L]  False at padding; None where there is none
     known_left  [B, L]  whether the left neighbour was revealed when the token was chosen
     start               where the prompts end
+    pair                whether it is one text twice: the second gets no mark, and the same noise
     """
 
     tokens: Tensor
@@ -57,6 +58,7 @@ class Canvas:
     attended: Tensor | None
     known_left: Tensor
     start: int
+    pair: bool = False
 
     @property
     def length(self) -> int:
@@ -190,7 +192,8 @@ class Denoiser:
         covered = at.repeat(len(canvas.tokens), 1)
         logits = self._predict(covered, shape)
         inside = logits[:, : shape.width]
-        noise = draw_noise(sampler, inside, self.generator)
+        noise = draw_noise(sampler, inside[:1] if canvas.pair else inside, self.generator)
+        noise = None if noise is None else noise.expand_as(inside)
         block = at[: shape.width]
         masked = ~canvas.revealed.index_select(1, block)
         written = None
@@ -205,8 +208,23 @@ class Denoiser:
             places = torch.cat([places, edits(sampler, score, changed)], dim=1)
 
         chosen = torch.where(places >= 0, places + self.first, -1)
-        for positions in [chosen] if self.watermark is None else self.watermark.passes(chosen):
+        for positions in self._passes(chosen):
             write(canvas, block, positions, self._draw(positions, logits, noise, covered))
+
+    def _passes(self, chosen: Tensor) -> list[Tensor]:
+        """Return the positions [B, K] of a step as they are written; without a mark all at once."""
+        if self.watermark is None:
+            return [chosen]
+        passes = [self._to_mark(positions) for positions in self.watermark.passes(chosen)]
+        if self.canvas.pair:
+            passes[0][1] = chosen[1]
+        return passes
+
+    def _to_mark(self, positions: Tensor) -> Tensor:
+        """Return those of the positions [B, K] that get the watermark's bias, else -1."""
+        if not self.canvas.pair:
+            return positions
+        return torch.stack([positions[0], torch.full_like(positions[1], -1)])
 
     def _judged(
         self,
@@ -229,8 +247,9 @@ class Denoiser:
         if mark is None or (not guided and written is None):
             return inside
         here = masked & guided if written is None else masked & guided | written
-        biased = self.apply_bias(torch.where(here, block, -1), logits, noise, covered)
-        return torch.where(here[..., None], biased, inside)
+        positions = self._to_mark(torch.where(here, block, -1))
+        biased = self.apply_bias(positions, logits, noise, covered)
+        return torch.where((positions >= 0)[..., None], biased, inside)
 
     def _draw(
         self, positions: Tensor, logits: Tensor, noise: Tensor | None, covered: Tensor
@@ -239,7 +258,9 @@ class Denoiser:
         if self.watermark is None:
             chosen = self._at(positions, logits)
         else:
-            chosen = self.apply_bias(positions, logits, noise, covered)
+            chosen = self.apply_bias(self._to_mark(positions), logits, noise, covered)
+            if self.canvas.pair:
+                chosen[1] = self._at(positions, logits)[1]
         noise = None if noise is None else self._at(positions, noise)
         return draw(warp_logits(self.sampler, chosen), noise)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,17 +92,11 @@ def generate(
     >>> Detector(key).detect(reply.ids).verdict.value  # doctest: +SKIP
     'watermarked'
     """
-    check_length(sampler, tokens)
     if batch_size < 1 or seed < 0:
         raise DllmarkError(
             f"batch_size is at least 1 and seed at least 0; got {batch_size} and {seed}"
         )
-    if watermark and watermark.tokenizer.fingerprint != model.tokenizer.fingerprint:
-        raise MismatchError(
-            f"the watermark is for the tokenizer {watermark.tokenizer.name}, but {model.name} has "
-            "another one: make a key for this model with `dllmark keygen --model`"
-        )
-    check_sampler(model, sampler)
+    check_fit(model, watermark, sampler, tokens)
     encoded = check_prompts(model, prompts, tokens, chat)
     batch_size = 1 if model.config.block_causal else batch_size
     batches = range(0, len(encoded), batch_size)
@@ -117,12 +111,57 @@ def generate(
             for number in denoise(model, canvas, sampler, watermark, generator):
                 bar.advance(task)
                 if on_step:
-                    asked = slice(canvas.start + tokens)
-                    now, known = canvas.tokens[:, asked], canvas.revealed[:, asked]
-                    on_step(Step(number, total, now.clone(), known.clone(), canvas.start))
+                    on_step(_step(number, total, canvas, tokens))
             batch = prompts[first : first + batch_size]
             generations += _generations(model, batch, canvas, tokens, watermark)
     return generations
+
+
+@torch.inference_mode()
+def generate_both(
+    model: Model,
+    prompt: str,
+    watermark: Watermark,
+    sampler: Llada = LLADA,
+    *,
+    tokens: int = TOKENS,
+    chat: bool = True,
+    seed: int = 0,
+    on_step: Callable[[Step], None] | None = None,
+) -> tuple[Generation, Generation]:
+    """Write a text with the watermark and one without it, step by step beside each other.
+
+    They are two rows of one batch and share the noise that tokens are drawn with. In LLaDA's own
+    order they are so the texts that `generate` writes one by one, and differ by the mark alone.
+
+    >>> marked, unmarked = generate_both(model, "Why is the sky blue?", mark)  # doctest: +SKIP
+    """
+    check_fit(model, watermark, sampler, tokens)
+    encoded = check_prompts(model, [prompt, prompt], tokens, chat)
+    canvas = replace(_canvas(model, encoded, tokens, sampler), pair=True)
+    for number in denoise(model, canvas, sampler, watermark, _generator(model, seed, 0)):
+        if on_step:
+            on_step(_step(number, sampler.steps, canvas, tokens))
+    marked, unmarked = _generations(model, [prompt, prompt], canvas, tokens, watermark)
+    return marked, replace(unmarked, watermark=None)
+
+
+def _step(number: int, total: int | None, canvas: Canvas, tokens: int) -> Step:
+    """Return a canvas as it stands after a step, which will change no more."""
+    asked = slice(canvas.start + tokens)
+    now, known = canvas.tokens[:, asked], canvas.revealed[:, asked]
+    return Step(number, total, now.clone(), known.clone(), canvas.start)
+
+
+def check_fit(model: Model, watermark: Watermark | None, sampler: Sampler, tokens: int) -> None:
+    """Raise `DllmarkError` unless these can write so many tokens together."""
+    check_length(sampler, tokens)
+    if watermark and watermark.tokenizer.fingerprint != model.tokenizer.fingerprint:
+        raise MismatchError(
+            f"the watermark is for the tokenizer {watermark.tokenizer.name}, but {model.name} has "
+            "another one: make a key for this model with `dllmark keygen --model`"
+        )
+    check_sampler(model, sampler)
 
 
 def check_sampler(model: Model, sampler: Sampler) -> None:

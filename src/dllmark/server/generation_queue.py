@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from dllmark.server.metrics import Metrics
 from dllmark.server.refusal import too_many
@@ -36,6 +36,19 @@ class GenerateArguments:
     tokens: int
     chat: bool
     seed: int
+    compare: bool = False
+    """Whether the only prompt is also answered without the mark, in the same batch."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How many generations come first, and how far the one that runs is, from 0 to 1."""
+
+    ahead: int
+    progress: float
+
+
+QueueEvent: TypeAlias = Union[Waiting, "Step", list["Generation"], Exception]
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
@@ -48,14 +61,14 @@ class QueuedGeneration:
     def __init__(self, queue: GenerationQueue, arguments: GenerateArguments) -> None:
         self._queue = queue
         self._arguments = arguments
-        self._events: asyncio.Queue[Step | list[Generation] | Exception] = asyncio.Queue()
+        self._events: asyncio.Queue[QueueEvent] = asyncio.Queue()
         self._stop = threading.Event()
         self._outcome = "cancelled"
         self._task = asyncio.get_running_loop().create_task(self._wait_and_run())
         self._task.add_done_callback(self._leave)  # also where it is cancelled before it starts
 
-    async def steps(self) -> AsyncIterator[Step | list[Generation]]:
-        """Yield each step as it is made, and last the texts."""
+    async def steps(self) -> AsyncIterator[Waiting | Step | list[Generation]]:
+        """Yield what it waits for, each step as it is made, and last the texts."""
         while True:
             event = await self._events.get()
             if isinstance(event, Exception):
@@ -70,6 +83,10 @@ class QueuedGeneration:
             if isinstance(event, list):
                 return event
         raise AssertionError("a generation ends with its texts or raises")
+
+    def tell(self, event: QueueEvent) -> None:
+        """Add to what `steps` yields; called on the event loop."""
+        self._events.put_nowait(event)
 
     def cancel(self) -> None:
         """Give up the place in the queue, or end after the step it is at; never too late."""
@@ -91,37 +108,50 @@ class QueuedGeneration:
                     queue.running = None
             self._outcome = "finished"
             queue.metrics.tokens.inc(sum(len(text.ids) for text in texts))
-            self._events.put_nowait(texts)
+            self.tell(texts)
         except Stopped:
             pass
         except Exception as error:
             self._outcome = "failed"
-            self._events.put_nowait(error)
+            self.tell(error)
 
     def _leave(self, _: asyncio.Task[None]) -> None:
         """Free the place in the queue."""
         self._queue.metrics.generations.labels(self._outcome).inc()
-        self._queue.pending.discard(self)
+        self._queue.pending.remove(self)
+        self._queue.tell_waiting()
+
+    def _made(self, step: Step) -> None:
+        """Tell of a step, also those who wait for the last one."""
+        self.tell(step)
+        self._queue.tell_waiting(step.number / (step.total or step.number))
 
     def _generate(self) -> list[Generation]:
         """Write the texts, in the model's thread."""
-        from dllmark.sampling.texts import generate
+        from dllmark.sampling.texts import generate, generate_both
 
         loop = self._task.get_loop()
 
         def on_step(step: Step) -> None:
             if self._stop.is_set():
                 raise Stopped
-            loop.call_soon_threadsafe(self._events.put_nowait, step)
+            loop.call_soon_threadsafe(self._made, step)
 
         arguments = self._arguments
         self._queue.on_start(arguments)
         start = time.monotonic()
-        texts = generate(
-            self._queue.model, arguments.prompts, arguments.watermark, arguments.sampler,
-            tokens=arguments.tokens, chat=arguments.chat, seed=arguments.seed,
-            batch_size=len(arguments.prompts), on_step=on_step,
-        )  # fmt: skip
+        if arguments.compare:
+            assert arguments.watermark is not None
+            texts = list(generate_both(
+                self._queue.model, arguments.prompts[0], arguments.watermark, arguments.sampler,
+                tokens=arguments.tokens, chat=arguments.chat, seed=arguments.seed, on_step=on_step,
+            ))  # fmt: skip
+        else:
+            texts = generate(
+                self._queue.model, arguments.prompts, arguments.watermark, arguments.sampler,
+                tokens=arguments.tokens, chat=arguments.chat, seed=arguments.seed,
+                batch_size=len(arguments.prompts), on_step=on_step,
+            )  # fmt: skip
         self._queue.last_seconds = time.monotonic() - start
         return texts
 
@@ -145,9 +175,10 @@ class GenerationQueue:
         self.waiting = waiting
         self.turn = asyncio.Lock()
         self.thread = ThreadPoolExecutor(1, "generation")
-        self.pending: set[QueuedGeneration] = set()
+        self.pending: list[QueuedGeneration] = []
         self.running: QueuedGeneration | None = None
         self.last_seconds = 1.0
+        self._progress = 0.0
         metrics.pending.set_function(lambda: len(self.pending))
 
     def start(self, arguments: GenerateArguments) -> QueuedGeneration:
@@ -161,8 +192,16 @@ class GenerationQueue:
                 seconds,
             )
         generation = QueuedGeneration(self, arguments)
-        self.pending.add(generation)
+        self.pending.append(generation)
+        if len(self.pending) > 1:
+            generation.tell(Waiting(len(self.pending) - 1, self._progress))
         return generation
+
+    def tell_waiting(self, progress: float = 0.0) -> None:
+        """Tell those who wait how far the first one is."""
+        self._progress = progress
+        for ahead, generation in enumerate(self.pending[1:], 1):
+            generation.tell(Waiting(ahead, progress))
 
     def close(self) -> None:
         """End what still runs after its step, and the thread."""

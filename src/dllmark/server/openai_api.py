@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 
 from dllmark.sampling.settings import TOKENS
 from dllmark.server.generate_api import GenerateRequest, make_arguments
-from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration
+from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration, Waiting
 from dllmark.server.openai_models import (
     ChatRequest,
     CompletionRequest,
@@ -143,6 +143,8 @@ class Answer:
         """Yield the pieces of the texts as they become final."""
         sent = [""] * len(self._prompts)
         async for step in generation.steps():
+            if isinstance(step, Waiting):
+                continue
             if isinstance(step, list):
                 finished = [self._finished(text) for text in step]
                 for index, text in enumerate(finished):
