@@ -17,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from dllmark.marking.watermark import Watermark
 from dllmark.models.transformer import Cache
+from dllmark.relation.key import Identity
+from dllmark.relation.tokenizer import Tokenizer
 from dllmark.sampling.choice import choose, edits
 from dllmark.sampling.confidence import (
     by_candidate,
@@ -84,15 +86,30 @@ class StepShape:
     before: int = 0
 
 
+class OtherMark(Protocol):
+    """A watermark that is not ours, which experiments compare with: it brings its own denoiser."""
+
+    identity: Identity
+    tokenizer: Tokenizer
+
+    def denoiser(
+        self, model: Model, canvas: Canvas, sampler: Sampler, generator: torch.Generator
+    ) -> Denoiser:
+        """Return what reveals the tokens of a canvas."""
+
+
 def denoise(
     model: Model,
     canvas: Canvas,
     sampler: Sampler,
-    watermark: Watermark | None,
+    watermark: Watermark | OtherMark | None,
     generator: torch.Generator,
 ) -> Iterator[int]:
     """Reveal every token of the canvas; yield after each step its number, from 1."""
-    denoiser = Denoiser(model, canvas, sampler, watermark, generator)
+    if watermark is None or isinstance(watermark, Watermark):
+        denoiser = Denoiser(model, canvas, sampler, watermark, generator)
+    else:
+        denoiser = watermark.denoiser(model, canvas, sampler, generator)
     number = 0
     stretches = blocks(sampler, canvas.start, canvas.length)
     for block, steps in zip(stretches, steps_in_blocks(sampler, stretches), strict=True):
@@ -127,7 +144,10 @@ def ended(canvas: Canvas, stop: int, ends: Sequence[int]) -> bool:
 
 
 class Denoiser:
-    """Reveals tokens of one canvas, step by step."""
+    """Reveals tokens of one canvas, step by step.
+
+    `draw_noise`, `choose` and `apply_bias` are the three places where a watermark can act.
+    """
 
     def __init__(
         self,
@@ -192,16 +212,15 @@ class Denoiser:
         covered = at.repeat(len(canvas.tokens), 1)
         logits = self._predict(covered, shape)
         inside = logits[:, : shape.width]
-        noise = draw_noise(sampler, inside[:1] if canvas.pair else inside, self.generator)
-        noise = None if noise is None else noise.expand_as(inside)
         block = at[: shape.width]
+        noise = self.draw_noise(inside, block)
         masked = ~canvas.revealed.index_select(1, block)
         written = None
         if isinstance(sampler, Llada2) and sampler.edit_threshold is not None:
             written = ~masked & (block >= canvas.start)
         biased = self._judged(inside, block, masked, written, logits, noise, covered)
         score = confidence(sampler, inside, biased, noise, self.model.end_ids, self.generator)
-        places = choose(sampler, score, masked, self.count, shape.most)
+        places = self.choose(score, masked, inside, noise, shape)
         if isinstance(sampler, Llada2) and written is not None:
             now = draw(warp_logits(sampler, biased), noise)
             changed = written & (now != canvas.tokens.index_select(1, block))
@@ -210,6 +229,23 @@ class Denoiser:
         chosen = torch.where(places >= 0, places + self.first, -1)
         for positions in self._passes(chosen):
             write(canvas, block, positions, self._draw(positions, logits, noise, covered))
+
+    def draw_noise(self, inside: Tensor, block: Tensor) -> Tensor | None:
+        """Return the noise that the tokens of a block are drawn with; None takes the likeliest."""
+        alike = inside[:1] if self.canvas.pair else inside
+        noise = draw_noise(self.sampler, alike, self.generator)
+        return None if noise is None else noise.expand_as(inside)
+
+    def choose(
+        self,
+        score: Tensor,
+        masked: Tensor,
+        inside: Tensor,
+        noise: Tensor | None,
+        shape: StepShape,
+    ) -> Tensor:
+        """Return [B, most]: the places of a block that a step reveals, best first, then -1."""
+        return choose(self.sampler, score, masked, self.count, shape.most)
 
     def _passes(self, chosen: Tensor) -> list[Tensor]:
         """Return the positions [B, K] of a step as they are written; without a mark all at once."""
@@ -255,12 +291,9 @@ class Denoiser:
         self, positions: Tensor, logits: Tensor, noise: Tensor | None, covered: Tensor
     ) -> Tensor:
         """Return a token for each of the positions [B, K] of the block."""
-        if self.watermark is None:
-            chosen = self._at(positions, logits)
-        else:
-            chosen = self.apply_bias(self._to_mark(positions), logits, noise, covered)
-            if self.canvas.pair:
-                chosen[1] = self._at(positions, logits)[1]
+        chosen = self.apply_bias(self._to_mark(positions), logits, noise, covered)
+        if self.canvas.pair:
+            chosen[1] = self._at(positions, logits)[1]
         noise = None if noise is None else self._at(positions, noise)
         return draw(warp_logits(self.sampler, chosen), noise)
 
@@ -272,13 +305,14 @@ class Denoiser:
     def apply_bias(
         self, positions: Tensor, logits: Tensor, noise: Tensor | None, covered: Tensor
     ) -> Tensor:
-        """Return the logits of the positions [B, K] with the watermark's bias.
+        """Return the logits of the positions [B, K] with the watermark's bias, if there is one.
 
         The logits are those of the positions that are `covered` [B, R]. Where hashing is dear, only
         tokens that may be drawn get the bias, which is all that counts: on a CPU, and on a GPU
         where several tokens predict a neighbour.
         """
-        assert self.watermark is not None
+        if self.watermark is None:
+            return self._at(positions, logits)
         canvas, reachable = self.canvas, None
         if logits.device.type == "cpu" or self.watermark.strategy.prediction == "expectation":
             here = self._at(positions, logits)

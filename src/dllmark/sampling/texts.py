@@ -15,7 +15,7 @@ from torch import Tensor
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.tokenizer import Ids
-from dllmark.sampling.loop import Canvas, denoise
+from dllmark.sampling.loop import Canvas, OtherMark, denoise
 from dllmark.sampling.settings import TOKENS, Llada, Llada2, Parallel, Sampler, check_length
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Step:
 def generate(
     model: Model,
     prompts: Sequence[str],
-    watermark: Watermark | None = None,
+    watermark: Watermark | OtherMark | None = None,
     sampler: Sampler = LLADA,
     *,
     tokens: int = TOKENS,
@@ -244,7 +244,7 @@ def _generations(
     prompts: Sequence[str],
     canvas: Canvas,
     tokens: int,
-    watermark: Watermark | None,
+    watermark: Watermark | OtherMark | None,
 ) -> list[Generation]:
     """Return the texts of a finished canvas, each cut at its end, or after so many tokens."""
     identity = watermark.identity.to_dict() if watermark else None

@@ -1,0 +1,271 @@
+"""Each other scheme writes what a slow loop over its paper's formulas writes."""
+
+import math
+from functools import cache
+
+import pytest
+import siphash24
+import torch
+from tiny import MASK, batch_generator, steps_of
+
+from dllmark.errors import InputError
+from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
+from dllmark.relation.key import Secret, WatermarkKey
+from dllmark.sampling.settings import Llada
+
+PROMPT = "w4 w5 w6"
+TOKENS, BLOCK = 16, 8
+SPECIAL = 3
+"""The first ids of the small tokenizer are no words."""
+
+
+@cache
+def hashed(key, label, high, low):
+    """SipHash of two numbers under a sub-key of a scheme, by another implementation."""
+    secret = key.derive(f"dllmark reproduce rivals: {label}").secret.reveal()
+    message = (high << 32 | low).to_bytes(8, "little")
+    return int.from_bytes(siphash24.siphash24(message, key=secret).digest(), "little")
+
+
+def coin(key, label, left, right):
+    return hashed(key, label, left, right) < key.gamma * 2**64
+
+
+@cache
+def own_coin(key, left, right):
+    """A pair's colour in our green list, which KGW and Gloaguen et al. share with us."""
+    message = (left << 32 | right).to_bytes(8, "little")
+    digest = siphash24.siphash24(message, key=key.secret.reveal()).digest()
+    return int.from_bytes(digest, "little") < key.gamma * 2**64
+
+
+class Naive:
+    """Writes one text as LLaDA's sampler does, one list at a time; it marks nothing."""
+
+    def __init__(self, model, key, temperature, delta):
+        self.model, self.key, self.delta = model, key, delta
+        self.temperature = temperature
+        self.words = range(SPECIAL, model.tokenizer.vocab_size)
+
+    def bias(self, x, logits, at):
+        return [0.0] * self.model.tokenizer.vocab_size
+
+    def uniform(self, at, token, drawn):
+        return drawn
+
+    def order(self, x, places, candidates, confidence):
+        return sorted(places, key=lambda at: -confidence[at])
+
+    def logits(self, x):
+        with torch.inference_mode():
+            rows = self.model.transformer(torch.tensor([x]), None, None)[0].float()
+        rows = rows[:, : self.model.tokenizer.vocab_size].tolist()
+        for row in rows:
+            row[MASK] = -math.inf
+        return rows
+
+    def pick(self, row, at):
+        """The token drawn from logits at a position."""
+        if self.temperature == 0:
+            return max(range(len(row)), key=row.__getitem__)
+        noisy = []
+        for token, logit in enumerate(row):
+            u = self.uniform(at - self.start, token, float(self.drawn[at - self.block][token]))
+            noisy.append(logit / self.temperature - math.log(-math.log(u)))
+        return max(range(len(row)), key=noisy.__getitem__)
+
+    def candidates(self, x, places):
+        rows = self.logits(x)
+        return {at: self.pick(rows[at], at) for at in places}
+
+    def write(self, per_step, seed):
+        prompt = self.model.tokenizer.encode(PROMPT).tolist()
+        self.start, random = len(prompt), batch_generator(seed)
+        x = prompt + [MASK] * TOKENS
+        for first in range(self.start, len(x), BLOCK):
+            self.block = first
+            for _ in range(BLOCK // per_step):
+                rows = self.logits(x)
+                if self.temperature:
+                    shape = (1, BLOCK, self.model.config.vocab_size)
+                    self.drawn = torch.rand(shape, generator=random, dtype=torch.float64)[0]
+                places = [at for at in range(first, first + BLOCK) if x[at] == MASK]
+                candidates = {at: self.pick(rows[at], at) for at in places}
+                confidence = {
+                    at: torch.tensor(rows[at]).log_softmax(0)[candidates[at]].item()
+                    for at in places
+                }
+                chosen = self.order(x, places, candidates, confidence)[:per_step]
+                written = {}
+                for at in chosen:
+                    bias = self.bias(x, rows, at)
+                    biased = [logit + more for logit, more in zip(rows[at], bias, strict=True)]
+                    written[at] = self.pick(biased, at)
+                for at, token in written.items():
+                    x[at] = token
+        return x[self.start :]
+
+    def over_words(self, gains, most):
+        """The bias of every token: special ones get the mean."""
+        vocabulary = range(self.model.tokenizer.vocab_size)
+        return [gains(token) if token in self.words else self.key.gamma * most
+                for token in vocabulary]  # fmt: skip
+
+
+class NaiveUnigram(Naive):
+    def bias(self, x, logits, at):
+        def gain(token):
+            return self.delta * coin(self.key, "unigram", 0, token)
+
+        return self.over_words(gain, self.delta)
+
+
+class NaiveLeftToRight(Naive):
+    def order(self, x, places, candidates, confidence):
+        return sorted(places)
+
+    def bias(self, x, logits, at):
+        left = x[at - 1]
+        if left not in self.words:  # nothing stands there, or no word
+            return super().bias(x, logits, at)
+        return self.over_words(lambda v: self.delta * own_coin(self.key, left, v), self.delta)
+
+
+class NaiveGloaguen(Naive):
+    def bias(self, x, logits, at):
+        def distribution(place):
+            """p(u) at a place: certain where a token stands."""
+            if not 0 <= place < len(x):
+                return {}
+            if x[place] != MASK:
+                return {x[place]: 1.0}
+            row = torch.tensor(logits[place]) / (self.temperature or 1.0)
+            return dict(enumerate(row.softmax(0).tolist()))
+
+        sides = []
+        for place in (at - 1, at + 1):
+            p = distribution(place)
+            sides.append({u: p[u] for u in p if u in self.words})
+        left, right = sides
+
+        def gain(v):
+            before = sum(p * own_coin(self.key, u, v) for u, p in left.items())
+            after = sum(p * own_coin(self.key, v, w) for w, p in right.items())
+            return self.delta / 2 * (before + after)
+
+        return self.over_words(gain, self.delta / 2 * sum(map(sum, map(dict.values, sides))))
+
+
+class NaiveLeftRight(Naive):
+    def bias(self, x, logits, at):
+        left = x[at - 1]
+        right = x[at + 1] if at + 1 < len(x) else MASK
+        known = [left in self.words, right in self.words]
+
+        def gain(v):
+            on_left = known[0] and coin(self.key, "lr-dwm left", left, v)
+            on_right = known[1] and coin(self.key, "lr-dwm right", v, right)
+            return self.delta * (on_left + on_right)
+
+        return self.over_words(gain, self.delta * sum(known))
+
+
+class NaiveDgMark(Naive):
+    tried = 1
+
+    def matches(self, at, token):
+        return coin(self.key, "dgmark", 0, token) == ((at - self.start) % 2 == 1)
+
+    def order(self, x, places, candidates, confidence):
+        right = [at for at in places if self.matches(at, candidates[at])]
+        ordered = sorted(places, key=lambda at: (at not in right, -confidence[at]))
+        best = None
+        for at in ordered[: self.tried] if self.tried > 1 else []:
+            if at not in right:
+                continue
+            after = [*x]
+            after[at] = candidates[at]
+            others = [place for place in places if place != at]
+            then = self.candidates(after, others)
+            score = sum(self.matches(place, token) for place, token in then.items())
+            if best is None or score > best[0]:
+                best = (score, at)
+        if best:
+            ordered.remove(best[1])
+            ordered.insert(0, best[1])
+        return ordered
+
+
+class NaiveLookAhead(NaiveDgMark):
+    tried = 3
+
+
+class NaiveGumbel(Naive):
+    def uniform(self, at, token, drawn):
+        return ((hashed(self.key, "gumbel", at, token) >> 11) + 0.5) / 2**53
+
+
+NAIVE = {
+    "unigram": NaiveUnigram,
+    "kgw-left-to-right": NaiveLeftToRight,
+    "gloaguen": NaiveGloaguen,
+    "lr-dwm": NaiveLeftRight,
+    "dgmark": NaiveDgMark,
+    "dgmark-look-ahead": NaiveLookAhead,
+    "gumbel": NaiveGumbel,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    [(name, t) for name in NAIVE for t in (0.0, 0.8) if t or not SCHEMES[name].noise],
+)
+@pytest.mark.parametrize("per_step", [1, 2])
+def test_a_scheme_writes_what_its_formulas_say(endless, name, per_step, temperature):
+    model = endless
+    scheme = SCHEMES[name]
+    tokenizer = model.tokenizer
+    key = WatermarkKey(Secret(b"a key of 16 byte"), scheme.gamma, tokenizer.id)
+    mark = scheme.mark(key, tokenizer, scheme.delta, temperature)
+    sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=scheme.order or "low_confidence")
+    naive = NAIVE[name](model, key, temperature, scheme.delta)
+    plain = Naive(model, key, temperature, 0.0)
+    differ = 0
+    for seed in (1, 2):
+        [*_, last] = steps_of(model, sampler, mark, [PROMPT], TOKENS, seed=seed)
+        expected = naive.write(per_step, seed)
+        assert last.tokens[0, last.start :].tolist() == expected
+        differ += expected != plain.write(per_step, seed)
+    assert differ  # else the mark would not have been tested
+
+
+def test_every_other_scheme_has_a_naive_transcription():
+    assert set(NAIVE) == {name for name, scheme in SCHEMES.items() if not scheme.ours}
+
+
+@pytest.mark.parametrize("name", ["dgmark-look-ahead", "lr-dwm", "gumbel"])
+def test_a_text_does_not_depend_on_its_company(endless, name, small_key):
+    model = endless
+    mark = SCHEMES[name].mark(small_key, model.tokenizer, 2.0, 0.8)
+    sampler = Llada(TOKENS, BLOCK, 0.0 if name != "gumbel" else 0.8)
+    prompts = [PROMPT, "w7 w8 w9"]
+    together = steps_of(model, sampler, mark, prompts, TOKENS)[-1].tokens
+    for row, prompt in enumerate(prompts):
+        [alone] = steps_of(model, sampler, mark, [prompt], TOKENS)[-1].tokens
+        assert torch.equal(together[row], alone)
+
+
+def test_keyed_noise_needs_noise(small_key, small_tokenizer):
+    with pytest.raises(InputError, match="at a temperature above 0"):
+        SCHEMES["gumbel"].mark(small_key, small_tokenizer, 0.0, 0.0)
+
+
+def test_other_schemes_are_written_without_a_cache(endless, small_key):
+    mark = SCHEMES["dgmark"].mark(small_key, endless.tokenizer, 0.0, 0.8)
+    with pytest.raises(InputError, match="without a cache"):
+        steps_of(endless, Llada(16, 8, cache="block"), mark, [PROMPT], TOKENS)
+
+
+def test_an_unknown_scheme_is_told_the_known_ones():
+    with pytest.raises(InputError, match="no scheme 'nosuch': choose one of kgw, predictive"):
+        find_scheme("nosuch")
