@@ -153,7 +153,9 @@ def _step(number: int, total: int | None, canvas: Canvas, tokens: int) -> Step:
     return Step(number, total, now.clone(), known.clone(), canvas.start)
 
 
-def check_fit(model: Model, watermark: Watermark | None, sampler: Sampler, tokens: int) -> None:
+def check_fit(
+    model: Model, watermark: Watermark | OtherMark | None, sampler: Sampler, tokens: int
+) -> None:
     """Raise `DllmarkError` unless these can write so many tokens together."""
     check_length(sampler, tokens)
     if watermark and watermark.tokenizer.fingerprint != model.tokenizer.fingerprint:
