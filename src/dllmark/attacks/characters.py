@@ -29,7 +29,9 @@ def homoglyphs(text: str, ratio: float, rng: np.random.Generator) -> str:
     False
     """
     replaced = list(text)
-    for at in _chosen([at for at, letter in enumerate(text) if letter in LOOKALIKES], ratio, rng):
+    for at in chosen_places(
+        [at for at, letter in enumerate(text) if letter in LOOKALIKES], ratio, rng
+    ):
         replaced[at] = _one_of(LOOKALIKES[text[at]], rng)
     return "".join(replaced)
 
@@ -37,7 +39,7 @@ def homoglyphs(text: str, ratio: float, rng: np.random.Generator) -> str:
 def zero_width(text: str, ratio: float, rng: np.random.Generator) -> str:
     """Return the text with an invisible character behind a share of its characters."""
     widened = list(text)
-    for at in _chosen(range(len(text)), ratio, rng):
+    for at in chosen_places(range(len(text)), ratio, rng):
         widened[at] += _one_of(ZERO_WIDTH, rng)
     return "".join(widened)
 
@@ -49,7 +51,7 @@ def change_case(text: str, ratio: float, rng: np.random.Generator) -> str:
     'two Words'
     """
     changed = list(text)
-    for at in _chosen([word.start() for word in _WORD.finditer(text)], ratio, rng):
+    for at in chosen_places([word.start() for word in _WORD.finditer(text)], ratio, rng):
         changed[at] = text[at].swapcase()
     return "".join(changed)
 
@@ -57,7 +59,7 @@ def change_case(text: str, ratio: float, rng: np.random.Generator) -> str:
 def change_spaces(text: str, ratio: float, rng: np.random.Generator) -> str:
     """Return the text with a share of its spaces replaced by other white space, see `SPACES`."""
     changed = list(text)
-    for at in _chosen([at for at, one in enumerate(text) if one == " "], ratio, rng):
+    for at in chosen_places([at for at, one in enumerate(text) if one == " "], ratio, rng):
         changed[at] = _one_of(SPACES, rng)
     return "".join(changed)
 
@@ -114,7 +116,7 @@ def paste(text: str, ratio: float, rng: np.random.Generator, humans: Sequence[st
     return f"{before} {text.strip()}{after}" if before else text.strip() + after
 
 
-def _chosen(places: Sequence[int], ratio: float, rng: np.random.Generator) -> Sequence[int]:
+def chosen_places(places: Sequence[int], ratio: float, rng: np.random.Generator) -> Sequence[int]:
     """Return a random share of some places in a text."""
     check_ratio(ratio)
     return [places[at] for at in rng.permutation(len(places))[: round(len(places) * ratio)]]

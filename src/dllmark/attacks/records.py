@@ -1,7 +1,7 @@
 """Texts in, attacked texts out: lines of JSON that keep all else they hold.
 
-An attack on this machine takes seconds, so its file appears when it is complete. A paraphrase
-takes long and may cost money, so each is appended when it comes, and a rerun asks for the others.
+An edit takes seconds, so its file appears when it is complete. What another model rewrites takes
+long and may cost money, so each text is appended when it comes, and a rerun asks for the others.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def complete(
     with only_writer_of(output):
         present, size = _present([*records, *others], output, attack)
         missing = [record for record in records if record.line not in present]
-        with _bar("paraphrasing", len(missing)) as advance:
+        with _bar("rewriting", len(missing)) as advance:
             for number, text in answers(missing):
                 record = missing[number]
                 if isinstance(text, GivenUp):

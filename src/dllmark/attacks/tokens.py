@@ -22,7 +22,7 @@ def delete(ids: Ids, ratio: float, rng: np.random.Generator, vocabulary: Ids) ->
     >>> len(delete(np.arange(10), 0.2, rng, np.arange(10)))
     8
     """
-    return np.delete(ids, _positions(ids, ratio, rng))
+    return np.delete(ids, random_positions(ids, ratio, rng))
 
 
 def insert(ids: Ids, ratio: float, rng: np.random.Generator, vocabulary: Ids) -> Ids:
@@ -47,7 +47,7 @@ def swap(ids: Ids, ratio: float, rng: np.random.Generator, vocabulary: Ids) -> I
 
 def substitute(ids: Ids, ratio: float, rng: np.random.Generator, vocabulary: Ids) -> Ids:
     """Return the ids with random tokens in place of a share of them."""
-    places = _positions(ids, ratio, rng)
+    places = random_positions(ids, ratio, rng)
     result = ids.copy()
     result[places] = _random_tokens(vocabulary, len(places), rng)
     return result
@@ -84,7 +84,12 @@ def _count(ids: Ids, ratio: float) -> int:
     return round(len(ids) * ratio)
 
 
-def _positions(ids: Ids, ratio: float, rng: np.random.Generator) -> Ids:
+def random_positions(ids: Ids, ratio: float, rng: np.random.Generator) -> Ids:
+    """Return the positions of a random share of the ids.
+
+    >>> len(random_positions(np.arange(10), 0.3, np.random.default_rng(0)))
+    3
+    """
     return rng.permutation(len(ids))[: _count(ids, ratio)]
 
 

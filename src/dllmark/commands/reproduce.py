@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dllmark.commands.attack import API_KEY
+from dllmark.commands.attack_models import API_KEY
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
 from dllmark.terminal import err, print_json, print_text

@@ -107,7 +107,7 @@ def generate(
         task = bar.add_task("writing", total=None if total is None else total * len(batches))
         for first in batches:
             canvas = _canvas(model, encoded[first : first + batch_size], tokens, sampler)
-            generator = _generator(model, seed, first // batch_size)
+            generator = batch_generator(model, seed, first // batch_size)
             for number in denoise(model, canvas, sampler, watermark, generator):
                 bar.advance(task)
                 if on_step:
@@ -139,7 +139,7 @@ def generate_both(
     check_fit(model, watermark, sampler, tokens)
     encoded = check_prompts(model, [prompt, prompt], tokens, chat)
     canvas = replace(_canvas(model, encoded, tokens, sampler), pair=True)
-    for number in denoise(model, canvas, sampler, watermark, _generator(model, seed, 0)):
+    for number in denoise(model, canvas, sampler, watermark, batch_generator(model, seed)):
         if on_step:
             on_step(_step(number, sampler.steps, canvas, tokens))
     marked, unmarked = _generations(model, [prompt, prompt], canvas, tokens, watermark)
@@ -232,7 +232,7 @@ def _canvas(model: Model, encoded: list[Ids], tokens: int, sampler: Sampler) -> 
     )
 
 
-def _generator(model: Model, seed: int, batch: int) -> torch.Generator:
+def batch_generator(model: Model, seed: int, batch: int = 0) -> torch.Generator:
     """Return the source of all randomness of one batch.
 
     The seed is mixed into 32 bits, because torch's generator on the CPU looks at no more.

@@ -1,0 +1,55 @@
+"""Re-denoising: a diffusion model without the mark writes a share of a text's tokens again.
+
+Nobody needs the key for that, nor another model: a diffusion model fills in whatever is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from dllmark.attacks.records import Record
+from dllmark.attacks.tokens import random_positions
+from dllmark.relation.tokenizer import Ids, Tokenizer
+
+Fill = Callable[[list[Ids], list[Ids], int], list[Ids]]
+"""Texts, the positions to write anew in each, and a seed: the new texts."""
+
+
+def redenoise(
+    records: Sequence[Record],
+    missing: Sequence[Record],
+    tokenizer: Tokenizer,
+    fill: Fill,
+    ratio: float,
+    *,
+    seed: int = 0,
+    batch: int = 8,
+) -> Iterator[tuple[int, str]]:
+    """Yield the number of each missing record, and its text with a share of the tokens refilled.
+
+    Which tokens these are depends on the seed and the line. Batches are those of all records: a
+    run that goes on where another stopped fills as that one would have. A text without tokens
+    stays.
+    """
+    numbers = {record.line: number for number, record in enumerate(missing)}
+    for start in range(0, len(records), batch):
+        together = records[start : start + batch]
+        if not any(record.line in numbers for record in together):
+            continue
+        texts = tokenizer.encode_many([record.text for record in together])
+        chosen = [
+            random_positions(ids, ratio, np.random.default_rng([seed, record.line]))
+            for record, ids in zip(together, texts, strict=True)
+        ]
+        some = [at for at, ids in enumerate(texts) if len(ids)]
+        if some:
+            filled = fill(
+                [texts[at] for at in some], [chosen[at] for at in some], seed + (start << 32)
+            )
+        new = dict(zip(some, filled if some else [], strict=True))
+        for at, record in enumerate(together):
+            if record.line in numbers:
+                text = tokenizer.decode(new[at]) if at in new else record.text
+                yield numbers[record.line], text
