@@ -51,7 +51,6 @@ def shown(tmp_path_factory):
             patch.setenv(place, str(folder))
         patch.setattr(secrets, "token_bytes", lambda count: bytes(range(count)))
         patch.setattr(dllmark.commands.demo, "TOKENS", 64)
-        patch.setattr(dllmark.commands.demo, "STEPS", 32)
         patch.setattr(dllmark.terminal, "out", out)
         patch.setattr(dllmark.terminal, "err", err)
         dllmark.commands.demo.demo()
@@ -111,7 +110,6 @@ def test_in_a_pipe_the_colours_are_signs_and_nothing_moves(run, tokenizer, monke
     model = replace(tiny_model(tokenizer), family=EMBEDDED)
     monkeypatch.setattr("dllmark.models.loading.load_model", lambda source: model)
     monkeypatch.setattr(dllmark.commands.demo, "TOKENS", 32)
-    monkeypatch.setattr(dllmark.commands.demo, "STEPS", 4)
     result = run("demo")
     assert (result.status, result.err) == (0, "")
     assert "\x1b" not in result.out and "░" not in result.out

@@ -394,3 +394,19 @@ def test_steps_are_shared_out_by_the_length_of_a_block(tokens, block, data):
         assert len(set(shared)) == 1  # as LLaDA's own sampler
     if sampler.steps == tokens:
         assert shared == [len(stretch) for stretch in stretches]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 33, 96, 100, 150])
+@pytest.mark.parametrize("sampler", [Llada(**WARM), Dream(**WARM), Llada(block_length=3, **WARM)])
+def test_any_number_of_tokens_is_written_two_a_step(model, sampler, tokens):
+    steps = steps_of(model, sampler, prompts=["w1"], tokens=tokens)
+    assert len(order_of(steps)) == tokens
+    blocks = -(-tokens // sampler.block_length) if isinstance(sampler, Llada) else 1
+    assert steps[-1].total == len(steps) == max(tokens // 2, blocks)
+
+
+def test_steps_that_do_not_divide_the_tokens_are_spread(model):
+    sampler = Llada(steps=7, temperature=0, suppress_end=True)
+    steps = steps_of(model, sampler, prompts=["w1"], tokens=50)
+    known = [int(step.revealed[0, step.start :].sum()) for step in steps]
+    assert known == [7, 14, 20, 26, 32, 41, 50]  # 32 tokens in 5 steps, then 18 in 2

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dllmark import terminal
-from dllmark.sampling.settings import STEPS, TOKENS, Llada
+from dllmark.sampling.settings import TOKENS, Llada
 
 PROMPT = "Write a short story about a lighthouse keeper."
 
@@ -34,7 +34,7 @@ def demo() -> None:
     model = load_model("embedded")
     key = WatermarkKey.generate(model.tokenizer.id)
     detector = Detector(key, model.tokenizer)
-    sampler = Llada(steps=STEPS, temperature=0.7, suppress_end=True)
+    sampler = Llada(temperature=0.7, suppress_end=True)
     out.print(f"A diffusion model fills masks in any order. It is asked: {PROMPT}\n")
     for title, watermark in (
         ("With the watermark", Watermark(key, tokenizer=model.tokenizer)),

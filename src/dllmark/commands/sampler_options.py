@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -16,7 +16,7 @@ from dllmark.sampling.settings import (
     Llada2,
     Parallel,
     Sampler,
-    default_steps,
+    steps_for,
 )
 
 StepsOption = Annotated[
@@ -93,7 +93,7 @@ def make_sampler(name: str, tokens: int, options: dict[str, Any]) -> Sampler:
     """
     kind = SAMPLERS[name]
     known = {entry.name for entry in fields(kind)}
-    settings: dict[str, Any] = {"steps": default_steps(tokens)} if "steps" in known else {}
+    settings: dict[str, Any] = {}
     for option, value in options.items():
         field = "block_length" if option == "block" else option.replace("-", "_")
         if value is not None and field not in known:
@@ -105,4 +105,5 @@ def make_sampler(name: str, tokens: int, options: dict[str, Any]) -> Sampler:
             settings[field] = value
     if settings.get("top_k") == 0:
         settings["top_k"] = None
-    return kind(**settings)
+    made = kind(**settings)
+    return replace(made, steps=steps_for(made, tokens)) if isinstance(made, Llada | Dream) else made

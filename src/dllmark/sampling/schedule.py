@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler
+from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler, steps_for
 
 
 def blocks(sampler: Sampler, start: int, stop: int) -> list[range]:
@@ -37,10 +37,10 @@ def steps_in_blocks(sampler: Sampler, stretches: list[range]) -> list[int]:
     *full, last = map(len, stretches)
     if isinstance(sampler, Parallel | Llada2):
         return [*full, last]
-    in_last = max(1, sampler.steps * last // (sum(full) + last)) if full else sampler.steps
-    targets = [
-        even_target(sampler.steps - in_last, number, len(full)) for number in range(len(full))
-    ]
+    length = sum(full) + last
+    steps = steps_for(sampler, length)
+    in_last = max(1, steps * last // length) if full else steps
+    targets = [even_target(steps - in_last, number, len(full)) for number in range(len(full))]
     return [*(after - before for before, after in pairwise([0, *targets])), in_last]
 
 
@@ -58,13 +58,13 @@ def how_many(
         return even_target(masked.shape[1], step, steps) - revealed
     if sampler.order == "origin":  # each mask flips by itself, so their number is binomial
         flips = torch.rand(masked.shape, generator=generator, device=masked.device)
-        return (masked & (flips < dream_share(sampler, step))).sum(1)
-    return _dream_count(sampler, step, masked.sum(1))
+        return (masked & (flips < dream_share(sampler, step, steps))).sum(1)
+    return _dream_count(sampler, step, steps, masked.sum(1))
 
 
-def _dream_count(sampler: Dream, step: int, masks: Tensor) -> Tensor:
+def _dream_count(sampler: Dream, step: int, steps: int, masks: Tensor) -> Tensor:
     """Return how many of so many masks a step reveals, rounded down in float32 as Dream does."""
-    return (masks * dream_share(sampler, step)).long()
+    return (masks * dream_share(sampler, step, steps)).long()
 
 
 def at_most(sampler: Sampler, width: int, steps: int) -> list[int | None]:
@@ -87,7 +87,7 @@ def at_most(sampler: Sampler, width: int, steps: int) -> list[int | None]:
     counts: list[int | None] = []
     masks = torch.tensor([width])
     for step in range(steps):
-        count = _dream_count(sampler, step, masks)
+        count = _dream_count(sampler, step, steps, masks)
         counts.append(int(count))
         masks = masks - count
     return counts
@@ -103,13 +103,13 @@ def even_target(length: int, step: int, steps: int) -> int:
     return each * (step + 1) + min(step + 1, remainder)
 
 
-def dream_share(sampler: Dream, step: int) -> float:
+def dream_share(sampler: Dream, step: int, steps: int) -> float:
     """Return the share of the masks that a step reveals: 1 - s/t, and all in the last.
 
-    >>> [round(dream_share(Dream(steps=4), step), 3) for step in range(4)]
+    >>> [round(dream_share(Dream(), step, 4), 3) for step in range(4)]
     [0.25, 0.333, 0.499, 1.0]
     """
-    if step == sampler.steps - 1:
+    if step == steps - 1:
         return 1.0
-    time = torch.linspace(1, sampler.eps, sampler.steps + 1)
+    time = torch.linspace(1, sampler.eps, steps + 1)
     return float(1 - time[step + 1] / time[step])

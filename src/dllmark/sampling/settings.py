@@ -15,7 +15,6 @@ DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
 CacheMode = Literal["none", "prefix", "block"]
 
 TOKENS = 128
-STEPS = 64
 BLOCK_LENGTH = 32
 TEMPERATURE = 0.8
 """What is written where nothing else is said, behind every door. At temperature 0 a small model
@@ -36,7 +35,8 @@ MAX_GUIDANCE = 100.0
 class Llada:
     """LLaDA's sampler: block after block, the same number of tokens in each step.
 
-    A last block that is shorter gets fewer of the `steps`. `order` says which tokens of a block
+    `steps` is how many a whole text takes: half as many as it has tokens, where it is None. A last
+    block that is shorter gets fewer of them. `order` says which tokens of a block
     come first. `cfg_scale` strengthens the prompt by a second pass without it. `remask` masks that
     share of a block's tokens again before each step, at random, so that they are chosen anew.
     `top_p` draws only from the likeliest tokens, those that reach this probability together.
@@ -51,7 +51,7 @@ class Llada:
     'low_confidence'
     """
 
-    steps: int = STEPS
+    steps: int | None = None
     block_length: int = BLOCK_LENGTH
     temperature: float = TEMPERATURE
     top_p: float = 1.0
@@ -63,7 +63,9 @@ class Llada:
     cache: CacheMode = "none"
 
     def __post_init__(self) -> None:
-        _at_least(1, steps=self.steps, block_length=self.block_length)
+        _at_least(1, block_length=self.block_length)
+        if self.steps is not None:
+            _at_least(1, steps=self.steps)
         check_temperature(self.temperature)
         _a_probability(top_p=self.top_p)
         _one_of("order", self.order, get_args(LladaOrder))
@@ -83,13 +85,14 @@ class Dream:
     `order` "origin" reveals at random places, the others the most certain tokens first: by
     probability, by its margin over the second best, or by entropy; `alg_temp` draws the places
     instead of taking the best. `top_p` and `top_k` keep only the likeliest tokens: 50, as Dream's
-    own `diffusion_generate` does where it is not told otherwise; None keeps all.
+    own `diffusion_generate` does where it is not told otherwise; None keeps all. `steps` is as in
+    `Llada`.
 
     >>> Dream(steps=128, temperature=0.2, top_p=0.95).order
     'entropy'
     """
 
-    steps: int = STEPS
+    steps: int | None = None
     order: DreamOrder = "entropy"
     temperature: float = TEMPERATURE
     top_p: float = 1.0
@@ -99,7 +102,8 @@ class Dream:
     suppress_end: bool = False
 
     def __post_init__(self) -> None:
-        _at_least(1, steps=self.steps)
+        if self.steps is not None:
+            _at_least(1, steps=self.steps)
         check_temperature(self.temperature)
         _one_of("order", self.order, get_args(DreamOrder))
         if self.top_k is not None:
@@ -188,13 +192,17 @@ def check_temperature(temperature: float, name: str = "temperature") -> None:
         )
 
 
-def default_steps(tokens: int) -> int:
-    """Return the steps in which a text is written where nothing else is said: two tokens a step.
+def steps_for(sampler: Llada | Dream, tokens: int) -> int:
+    """Return in how many steps a text is written: the sampler's own, else two tokens a step.
 
-    >>> default_steps(TOKENS) == STEPS, default_steps(256)
-    (True, 128)
+    A small model falls apart at four tokens a step. A block takes a step at least.
+
+    >>> steps_for(Llada(), 200), steps_for(Llada(block_length=1), 9), steps_for(Llada(steps=7), 200)
+    (100, 9, 7)
     """
-    return max(1, tokens // 2)
+    if sampler.steps is not None:
+        return sampler.steps
+    return max(tokens // 2, _block_count(sampler, tokens))
 
 
 def check_length(sampler: Sampler, tokens: int) -> None:
@@ -204,13 +212,15 @@ def check_length(sampler: Sampler, tokens: int) -> None:
     """
     if tokens < 1:
         raise DllmarkError(f"tokens is how many to write, at least 1; got {tokens}")
-    if isinstance(sampler, Llada):
-        blocks = -(-tokens // sampler.block_length)
-        if sampler.steps < blocks:
-            raise DllmarkError(
-                f"LLaDA needs a step for each block: {tokens} tokens in blocks of "
-                f"{sampler.block_length} take at least {blocks} steps, not {sampler.steps}"
-            )
+    if isinstance(sampler, Llada) and steps_for(sampler, tokens) < _block_count(sampler, tokens):
+        raise DllmarkError(
+            f"each block needs a step: {tokens} tokens in blocks of {sampler.block_length} take at "
+            f"least {_block_count(sampler, tokens)} steps, not {sampler.steps}"
+        )
+
+
+def _block_count(sampler: Llada | Dream, tokens: int) -> int:
+    return -(-tokens // sampler.block_length) if isinstance(sampler, Llada) else 1
 
 
 def _at_least(least: int, **values: int) -> None:

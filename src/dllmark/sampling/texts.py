@@ -16,7 +16,15 @@ from dllmark.errors import DllmarkError, MismatchError
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.tokenizer import Ids
 from dllmark.sampling.loop import Canvas, OtherMark, denoise
-from dllmark.sampling.settings import TOKENS, Llada, Llada2, Parallel, Sampler, check_length
+from dllmark.sampling.settings import (
+    TOKENS,
+    Llada,
+    Llada2,
+    Parallel,
+    Sampler,
+    check_length,
+    steps_for,
+)
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -100,7 +108,7 @@ def generate(
     encoded = check_prompts(model, prompts, tokens, chat)
     batch_size = 1 if model.config.block_causal else batch_size
     batches = range(0, len(encoded), batch_size)
-    total = None if isinstance(sampler, Parallel | Llada2) else sampler.steps
+    total = None if isinstance(sampler, Parallel | Llada2) else steps_for(sampler, tokens)
     generations: list[Generation] = []
     columns = [*Progress.get_default_columns(), MofNCompleteColumn()]
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
@@ -141,7 +149,7 @@ def generate_both(
     canvas = replace(_canvas(model, encoded, tokens, sampler), pair=True)
     for number in denoise(model, canvas, sampler, watermark, batch_generator(model, seed)):
         if on_step:
-            on_step(_step(number, sampler.steps, canvas, tokens))
+            on_step(_step(number, steps_for(sampler, tokens), canvas, tokens))
     marked, unmarked = _generations(model, [prompt, prompt], canvas, tokens, watermark)
     return marked, replace(unmarked, watermark=None)
 

@@ -22,7 +22,7 @@ from dllmark.sampling.settings import (
     TOKENS,
     Llada,
     check_length,
-    default_steps,
+    steps_for,
 )
 from dllmark.server.detect_api import CoarseEvidence, Evidence, Text
 from dllmark.server.generation_queue import GenerateArguments, QueuedGeneration, Waiting
@@ -150,7 +150,7 @@ def make_arguments(
 
     assert service.model is not None
     sampler = Llada(
-        steps=body.steps or default_steps(body.tokens),
+        steps=body.steps,
         temperature=body.temperature,
         top_p=body.top_p,
         suppress_end=body.suppress_end,
@@ -171,7 +171,8 @@ async def _events(
     service: Service, generation: QueuedGeneration, arguments: GenerateArguments
 ) -> AsyncIterator[Event]:
     """Yield the start, what it waits for, each step, and the end with the text."""
-    tokens, steps, seed = arguments.tokens, arguments.sampler.steps, arguments.seed
+    tokens, seed = arguments.tokens, arguments.seed
+    steps = steps_for(arguments.sampler, tokens)
     yield event({"tokens": tokens, "steps": steps, "seed": seed}, "start")
     views = [StepView(service, arguments.key, tokens, row) for row in range(1 + arguments.compare)]
     async for step in generation.steps():
