@@ -1,4 +1,4 @@
-"""What the commands print: lines for scripts, colours for people, and a text being denoised."""
+"""What the commands print: lines for scripts, colours for people, and how far long work is."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+    suppress,
+)
 from io import TextIOWrapper
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress import Progress, ProgressColumn
+from rich.progress import Progress, ProgressColumn, TaskID, TextColumn
 from rich.text import Text
 
 from dllmark.errors import OutputError
 
 if TYPE_CHECKING:
     from dllmark.detection.detector import Detection
-    from dllmark.relation.tokenizer import Tokenizer
     from dllmark.sampling.texts import Step
 
 ERROR = 2
 """The exit status of an error; others are verdicts."""
 
+COLOURS = {"green": "black on green", "red": "black on red", "not scored": "dim"}
+SIGNS = {"green": "+", "red": "-", "not scored": ""}
 STYLE = {"watermarked": "bold green", "not detected": "bold", "too short": "yellow"}
-MASK = "░"
+
+SILENCE = 10.0
+"""Seconds after which work that no terminal shows says again how far it is."""
 
 _SHOWN = {
     **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
@@ -112,10 +121,12 @@ def print_text(text: str) -> None:
     print_line(printable(text) if sys.stdout.isatty() else text)
 
 
-def print_verdict(detection: Detection, title: str = "", label: str | None = None) -> None:
-    """Print the verdict in colour with its evidence."""
+def print_verdict(
+    detection: Detection, title: str = "", label: str | None = None, to: Console | None = None
+) -> None:
+    """Print the verdict in colour with its evidence, to standard output unless told otherwise."""
     style, figures = STYLE[detection.verdict.value], evidence(detection, label)
-    out.print(Text.assemble(title, (conclusion(detection), style), f"  {figures}"))
+    (to or out).print(Text.assemble(title, (conclusion(detection), style), f"  {figures}"))
 
 
 def conclusion(detection: Detection) -> str:
@@ -127,10 +138,14 @@ def conclusion(detection: Detection) -> str:
     return "marked, payload unclear" if payload is None else f"{verdict}, payload {payload}"
 
 
-def print_details(text: str, details: dict[str, Any]) -> None:
-    """Print the coloured tokens and the marked stretches."""
+def print_details(text: str, details: dict[str, Any], *, with_legend: bool = True) -> None:
+    """Print the coloured tokens, what the colours mean, and the marked stretches."""
     if "tokens" in details:
-        out.print(coloured(text, details["tokens"], plain=out.color_system is None))
+        plain = out.color_system is None
+        view = coloured(text, details["tokens"], plain=plain)
+        out.print(view, soft_wrap=not out.is_terminal)  # a terminal would break words at its edge
+        if with_legend:
+            out.print(legend(plain=plain), soft_wrap=not out.is_terminal)
     for span in details.get("spans", ()):
         excerpt = printable(" ".join(text[span["start"] : span["end"]].split()))
         excerpt = excerpt if len(excerpt) <= 60 else f"{excerpt[:40]} ... {excerpt[-15:]}"
@@ -142,13 +157,22 @@ def coloured(text: str, tokens: list[dict[str, Any]], *, plain: bool) -> Text:
 
     A character that several tokens share appears once.
     """
-    styles = {"green": "black on green", "red": "black on red", "not scored": "dim"}
-    signs = {"green": "+", "red": "-", "not scored": ""}
     result, shown = Text(), 0
     for token in tokens:
         piece, shown = printable(text[shown : token["end"]]), token["end"]
-        result.append(piece + signs[token["mark"]] if plain else piece, styles[token["mark"]])
+        result.append(piece + SIGNS[token["mark"]] if plain else piece, COLOURS[token["mark"]])
     return result
+
+
+def legend(*, plain: bool) -> Text:
+    """Return what the colours of tokens mean, or the signs where no colour shows."""
+    green, red = ("+", "-") if plain else (" green ", " red ")
+    return Text.assemble(
+        (green, "" if plain else COLOURS["green"]),
+        " the key favours this token after the one before it; ",
+        (red, "" if plain else COLOURS["red"]),
+        " it does not. Other tokens do not count: the first one, and pairs that repeat.",
+    )
 
 
 def printable(text: str) -> str:
@@ -171,32 +195,42 @@ def p_value(value: float) -> str:
     return f"{value:.3g}" if value > 0 else "< 1e-300"
 
 
-@contextmanager
-def watched(tokenizer: Tokenizer, title: str = "") -> Iterator[Callable[[Step], None]]:
-    """Show the first text of a batch while it is denoised; nothing of it stays on the screen.
+def working(what: str) -> AbstractContextManager[object]:
+    """Say what is done, on a terminal, for as long as it is done."""
+    return err.status(what) if err.is_terminal else nullcontext()
 
-    It stands on standard error, and standard output is not redirected through it as rich would:
-    that may be a pipe.
-    """
-    with Live(
-        console=err,
-        transient=True,
-        auto_refresh=False,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ) as live:
-        try:
-            yield canvas_view(live, tokenizer, title)
-        finally:
-            live.update("")  # else a text taller than the screen would be printed whole
+
+class _Bar(Progress):
+    """A progress bar that prints a line now and then where there is no terminal to draw it on."""
+
+    def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self._next = monotonic() + SILENCE
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._tell(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._tell(task_id)
+
+    def _tell(self, task_id: TaskID) -> None:
+        if not self.disable or monotonic() < self._next:
+            return
+        self._next = monotonic() + SILENCE
+        task = self._tasks[task_id]
+        done = f"{task.percentage:.0f} %" if task.total else f"{task.completed:,.0f}"
+        err.print(f"{task.description}: {done}")
 
 
 def progress_bar(*columns: ProgressColumn) -> Progress:
-    """Return a progress bar on standard error, for terminals only, that leaves nothing behind.
+    """Return a progress bar on standard error that leaves nothing behind.
 
-    What is printed meanwhile goes where it would have gone.
+    Where that is no terminal, long work says every few seconds how far it is. What is printed
+    meanwhile goes where it would have gone.
     """
-    return Progress(
+    return _Bar(
         *columns,
         console=err,
         transient=True,
@@ -208,36 +242,21 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def step_bar(title: str) -> Iterator[Callable[[Step], None]]:
-    """Show how many steps of a batch are done, where standard error is a terminal."""
+    """Show how many steps of a batch are done."""
     with progress_bar() as bar:
         task = bar.add_task(title, total=None)
         yield lambda step: bar.update(task, completed=step.number, total=step.total)
 
 
-def canvas_view(live: Live, tokenizer: Tokenizer, title: str = "") -> Callable[[Step], None]:
-    """Return a callback that draws the first text of a batch as it stands after a step.
+@contextmanager
+def counting(title: str, *, shown: bool = True) -> Iterator[Callable[[], None]]:
+    """Show how many there are so far; call what is yielded once for each.
 
-    Tokens appear where and when the model commits them; those of the last step stand out.
+    Where lines are printed to the same terminal meanwhile, they are progress enough.
     """
-    words: dict[int, str] = {}
-    before: set[int] = set()
-
-    def word(token: int) -> str:
-        if token not in words:
-            words[token] = printable(tokenizer.decode([token]))
-        return words[token]
-
-    def show(step: Step) -> None:
-        tokens = step.tokens[0, step.start :].tolist()
-        revealed = step.revealed[0, step.start :].tolist()
-        view = Text(no_wrap=False, overflow="fold")  # else `err` would show one line of it
-        if title:
-            view.append(f"{title}\n", "dim")
-        for at, (token, known) in enumerate(zip(tokens, revealed, strict=True)):
-            style = "dim" if not known else "" if at in before else "bold cyan"
-            view.append(word(token) if known else MASK, style)
-        before.clear()
-        before.update(at for at, known in enumerate(revealed) if known)
-        live.update(view, refresh=True)
-
-    return show
+    if not shown:
+        yield lambda: None
+        return
+    with progress_bar(TextColumn("{task.description}: {task.completed:,.0f}")) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda: bar.advance(task)

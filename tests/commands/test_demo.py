@@ -1,13 +1,13 @@
 """The demonstration: two texts written in the open, two verdicts, and nothing left behind."""
 
-import io
+import importlib.util
 import re
 import secrets
 import shlex
 from dataclasses import dataclass, replace
 
 import pytest
-from rich.console import Console
+from screens import terminal
 from tiny import tiny_model
 
 import dllmark.commands.demo
@@ -34,17 +34,10 @@ class Shown:
         return COLOUR.sub("", self.out)
 
 
-def terminal():
-    return Console(
-        file=io.StringIO(), force_terminal=True, color_system="standard", width=100,
-        soft_wrap=True, highlight=False, markup=False, emoji=False,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """A demonstration on a terminal, half as long, with a fixed key so that it ends the same."""
-    folder, out, err = tmp_path_factory.mktemp("empty"), terminal(), terminal()
+    folder, out, err = tmp_path_factory.mktemp("empty"), terminal(100, 50), terminal(100, 50)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for place in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
@@ -66,7 +59,7 @@ def test_the_marked_text_is_recognised_and_the_other_is_not(shown):
 
 
 def test_both_texts_are_shown_with_the_colours_of_their_tokens(shown):
-    titles = ["With the watermark:", "Without it:", "Colours: green and red pairs under this key"]
+    titles = ["With the watermark:", "Without it:", "the key favours this token", "Now try:"]
     places = [shown.plain.index(title) for title in titles]
     assert places == sorted(places)
     marked, other = shown.out.split("Without it:")
@@ -78,8 +71,13 @@ def test_both_texts_are_shown_with_the_colours_of_their_tokens(shown):
 def test_tokens_appear_out_of_order_where_masks_were(shown):
     frames = COLOUR.sub("", shown.err).split("\x1b[2K")
     assert any(re.search(r"░\s*[a-z]+[^░]*░", frame) for frame in frames)
-    assert "\x1b[1;36m" in shown.err  # bold cyan, for the newest
+    assert "\x1b[1;4" in shown.err  # bold and underlined, for the newest
     assert "░" not in shown.out
+
+
+def test_both_texts_are_written_at_once(shown):
+    step = re.compile(r"With the watermark: step 9 of 32.*?Without it: step (\d+) of 32", re.S)
+    assert set(step.findall(COLOUR.sub("", shown.err))) == {"9"}
 
 
 def test_it_says_where_to_go_next_and_leaves_no_files(shown):
@@ -98,8 +96,25 @@ def test_the_commands_to_try_next_work_where_the_user_stands(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(folder) if on_the_path else str(tmp_path))
     monkeypatch.setattr("sys.argv", [str(folder / "dllmark"), "demo"])
-    typed = shlex.split(dllmark.commands.demo._program())
-    assert typed == ["dllmark" if on_the_path else "my env/bin/dllmark"]
+    commands = dllmark.commands.demo._next_commands().splitlines()[1:5]
+    typed = [shlex.split(command)[0] for command in commands]
+    assert typed == ["dllmark" if on_the_path else "my env/bin/dllmark"] * 4
+
+
+def test_the_commands_to_try_next_do_not_meet_an_older_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("my.key", "my-2.key"):
+        (tmp_path / name).touch()
+    assert "keygen -o my-3.key\n" in dllmark.commands.demo._next_commands()
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", None])
+def test_the_page_is_named_where_it_can_be_served(monkeypatch, missing):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else found(name)
+    )
+    assert (" serve --key my.key\n" in dllmark.commands.demo._next_commands()) == (not missing)
 
 
 def test_the_secret_of_its_key_is_not_shown(shown):
@@ -114,4 +129,4 @@ def test_in_a_pipe_the_colours_are_signs_and_nothing_moves(run, tokenizer, monke
     assert (result.status, result.err) == (0, "")
     assert "\x1b" not in result.out and "░" not in result.out
     assert len(VERDICT.findall(result.out)) == 2
-    assert "+ and -: green and red pairs under this key" in result.out
+    assert "+ the key favours this token after the one before it; - it does not" in result.out

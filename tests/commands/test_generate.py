@@ -1,8 +1,8 @@
 """`generate`: a key is enough to write text that is detected; errors are one line and no text."""
 
-import io
 import json
 import os
+import re
 import secrets
 import string
 import subprocess
@@ -12,7 +12,7 @@ from subprocess import PIPE
 
 import checkpoints
 import pytest
-from rich.console import Console
+from screens import terminal
 
 import dllmark.terminal
 from dllmark.marking.strategies import STRATEGIES
@@ -219,13 +219,32 @@ def test_a_file_is_continued(run, own_key, tmp_path):
 @pytest.mark.parametrize("watch", [[], ["--watch"]], ids=["bar", "watch"])
 def test_what_is_shown_meanwhile_never_mixes_with_the_text(run, own_key, monkeypatch, watch):
     quiet = run("generate", "A", "B", "--key", own_key, *SHORT, *watch)
-    assert (quiet.status, quiet.err, quiet.out.count("\n")) == (0, "", 2)
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=80, soft_wrap=True)
+    assert (quiet.status, quiet.out.count("\n")) == (0, 2)
+    assert len(quiet.err.splitlines()) == (2 if watch else 0)
+    console = terminal(80, 24)
     monkeypatch.setattr(dllmark.terminal, "err", console)
     assert run("generate", "A", "B", "--key", own_key, *SHORT, *watch).out == quiet.out
-    assert ("text 1 of 2" if watch else "texts 1 to 2 of 2") in screen.getvalue()
-    assert ("░" in screen.getvalue()) == bool(watch)
+    screen = console.file.getvalue()
+    assert ("text 1 of 2: step 4 of 4" if watch else "texts 1 to 2 of 2") in screen
+    assert ("░" in screen) == bool(watch)
+
+
+def test_watching_ends_with_colours_and_the_verdict_of_each_text(run, own_key, monkeypatch):
+    consoles = {name: terminal(80, 24) for name in ("out", "err")}
+    for name, console in consoles.items():
+        monkeypatch.setattr(dllmark.terminal, name, console)
+    options = ["--tokens", "64", *LOUD, "--watch"]
+    assert run("generate", "A", "B", "--key", own_key, *options).status == 0
+    on_black = re.findall(r"\x1b\[30;4([12])m", consoles["out"].file.getvalue())
+    assert on_black.count("2") > on_black.count("1") > 0  # more green than red
+    after = consoles["err"].file.getvalue().rpartition("\x1b[2K")[2]
+    assert after.count("watermarked") == 2
+
+
+def test_an_unmarked_text_is_watched_with_the_key_that_is_given(run, own_key, llada):
+    options = ["--no-watermark", "--watch", *SHORT]
+    assert "pairs green" in run("generate", "A", "--key", own_key, *options).err
+    assert run("generate", "A", "--model", llada, *options).err == ""
 
 
 UNLOADED = {  # arguments that are refused before a model is loaded

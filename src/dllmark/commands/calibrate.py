@@ -16,7 +16,7 @@ from dllmark.commands.options import (
     TokenizersOption,
 )
 from dllmark.errors import DllmarkError, InputError
-from dllmark.terminal import err, out, print_json
+from dllmark.terminal import counting, out, print_json
 
 if TYPE_CHECKING:
     from dllmark.detection.any_key import AnyKeyDetector
@@ -64,7 +64,7 @@ def _detections(detector: AnyKeyDetector, file: str, normalize: bool) -> list[De
     from dllmark.detection.documents import detect_documents, read_jsonl
 
     detections = []
-    with err.status("scoring") as status:
+    with counting("texts scored") as count:
         for scored in detect_documents(detector, read_jsonl(file, normalize)):
             if isinstance(scored, DllmarkError):
                 raise scored
@@ -74,8 +74,7 @@ def _detections(detector: AnyKeyDetector, file: str, normalize: bool) -> list[De
                     f"{document.source}: this text is marked; calibrate on unmarked ones"
                 )
             detections.append(detection)
-            if len(detections) % 1000 == 0:
-                status.update(f"scoring: {len(detections):,} texts")
+            count()
     return detections
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ from dllmark.errors import DllmarkError, InputError
 from dllmark.terminal import (
     ERROR,
     conclusion,
+    counting,
     err,
     evidence,
     print_details,
@@ -141,12 +143,14 @@ def _detect_lines(report: _Report, file: str, normalize: bool) -> int:
     from dllmark.detection.documents import detect_documents, read_jsonl
 
     statuses, errors = [], 0
-    for result in detect_documents(report.detector, read_jsonl(file, normalize)):
-        if isinstance(result, DllmarkError):
-            errors += 1
-            print_error(result)
-            continue
-        document, detection = result
-        statuses.append(EXIT[detection.verdict.value])
-        report.print(document, detection, with_source=True)
+    with counting("texts scored", shown=not sys.stdout.isatty()) as count:
+        for result in detect_documents(report.detector, read_jsonl(file, normalize)):
+            count()
+            if isinstance(result, DllmarkError):
+                errors += 1
+                print_error(result)
+                continue
+            document, detection = result
+            statuses.append(EXIT[detection.verdict.value])
+            report.print(document, detection, with_source=True)
     return ERROR if errors else min(statuses)

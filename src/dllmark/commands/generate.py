@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dllmark import terminal
 from dllmark.commands.key_options import chosen_ring, marking_key, text_counter
 from dllmark.commands.options import (
     JsonOption,
@@ -39,6 +41,7 @@ from dllmark.commands.sampler_options import (
     TopPOption,
     make_sampler,
 )
+from dllmark.commands.watch import watched
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.files import (
     append_line,
@@ -58,9 +61,9 @@ from dllmark.sampling.settings import (
     Sampler,
     check_length,
 )
-from dllmark.terminal import err, print_json, print_text, step_bar, watched
 
 if TYPE_CHECKING:
+    from dllmark.detection.detector import Detector
     from dllmark.marking.watermark import Watermark
     from dllmark.models.loading import Model
     from dllmark.relation.key import WatermarkKey
@@ -117,7 +120,10 @@ def generate(
     prompt_file: Annotated[
         str | None, typer.Option("--prompts", help='JSONL with "prompt" in each line, or -.')
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the text being denoised.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Show the text while it is written, and then the verdict."),
+    ] = False,
     payload: PayloadOption = None,
     payload_bits: PayloadBitsOption = None,
     payloads: PayloadListOption = None,
@@ -127,33 +133,36 @@ def generate(
     carried = carried_payload(payload, payload_bits, payloads, marked=not no_watermark)
     ring = chosen_ring(key, keyring, label)
     loaded = marking_key(key, ring, label, model)
-    if not (loaded or no_watermark):
+    if no_watermark:
+        mark = None
+    elif loaded:
+        mark = MarkSettings.of(loaded, strategy, delta, carried)
+    else:
         raise InputError("give a key to mark with (--key or --keyring), or --no-watermark")
     given = gather_prompts(prompts or [], prompt_file)
     run = TextRun(
         model_source(model, loaded),
-        None if no_watermark or loaded is None else MarkSettings.of(
-            loaded, strategy, delta, carried
-        ),
+        mark,
         make_sampler(sampler, tokens, {
             "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
             "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
             "threshold": threshold, "edit-threshold": edit_threshold,
             "suppress-end": suppress_end,
         }),
-        tokens=tokens, chat=not plain, seed=seed, watch=watch,
+        tokens=tokens, chat=not plain, seed=seed,
+        watch=watch, seen_by=mark.key if mark else loaded,
         on_written=text_counter(None if no_watermark else ring, loaded),
     )  # fmt: skip
     if output is None:
         for text in run.texts(given):
-            print_json(run.record(text)) if as_json else print_text(text.text)
+            terminal.print_json(run.record(text)) if as_json else run.show(text)
         return
     present = run.append(given, output)
     written = len(given) - present
     if as_json:
-        print_json({"path": str(output), "texts": written, "already there": present})
+        terminal.print_json({"path": str(output), "texts": written, "already there": present})
     else:
-        err.print(f"{output}: {written} written, {present} already there")
+        terminal.err.print(f"{output}: {written} written, {present} already there")
 
 
 def gather_prompts(arguments: list[str], path: str | None) -> list[str]:
@@ -216,7 +225,10 @@ class MarkSettings:
 
 @dataclass(frozen=True)
 class TextRun:
-    """All that one `dllmark generate` writes with but its prompts, checked where it is made."""
+    """All that one `dllmark generate` writes with but its prompts, checked where it is made.
+
+    Texts that are watched have the colours and the verdict of the key they are `seen_by`.
+    """
 
     model: str
     mark: MarkSettings | None
@@ -225,6 +237,7 @@ class TextRun:
     chat: bool = True
     seed: int = 0
     watch: bool = False
+    seen_by: WatermarkKey | None = None
     on_written: Callable[[int], None] = lambda texts: None
 
     def __post_init__(self) -> None:
@@ -250,6 +263,24 @@ class TextRun:
     def record(self, text: Generation) -> dict[str, Any]:
         """Return a text with the settings it was written with, as JSON values."""
         return {**text.to_dict(), "settings": self.settings}
+
+    @cached_property
+    def detector(self) -> Detector | None:
+        """The detector whose colours and verdict are shown, where texts are watched."""
+        from dllmark.detection.detector import Detector
+        from dllmark.relation.tokenizer import load_tokenizer
+
+        if not (self.watch and self.seen_by):
+            return None
+        return Detector(self.seen_by, load_tokenizer(self.model))
+
+    def show(self, text: Generation) -> None:
+        """Print a text: as it is, or to the terminal of whoever watches with its colours."""
+        if self.detector and terminal.out.is_terminal:
+            tokens = [asdict(token) for token in self.detector.explain(text.text)]
+            terminal.print_details(text.text, {"tokens": tokens})
+        else:
+            terminal.print_text(text.text)
 
     def append(self, prompts: list[str], path: Path) -> int:
         """Append the texts of the prompts that a file lacks; return how many it had."""
@@ -296,16 +327,20 @@ class TextRun:
         The batches and their seeds are those of a run from the first prompt on, so that a run
         goes on as if it had not been interrupted.
         """
-        from dllmark.sampling.texts import check_prompts, generate
+        with terminal.working("loading torch"):
+            from dllmark.sampling.texts import check_prompts, generate
 
         model, watermark = self._load()
         check_prompts(model, prompts, self.tokens, self.chat)
         for start in range(first - first % BATCH, len(prompts), BATCH):
             batch = prompts[start : start + BATCH]
             if self.watch:
-                display = watched(model.tokenizer, f"text {start + 1} of {len(prompts)}")
+                title = f"text {start + 1} of {len(prompts)}"
+                display = watched(model.tokenizer, [title], self.detector)
             else:
-                display = step_bar(f"texts {start + 1} to {start + len(batch)} of {len(prompts)}")
+                last = start + len(batch)
+                which = f"text {last}" if len(batch) == 1 else f"texts {start + 1} to {last}"
+                display = terminal.step_bar(f"writing {which} of {len(prompts)}")
             with display as on_step:
                 written = generate(
                     model, batch, watermark, self.sampler,
@@ -314,15 +349,19 @@ class TextRun:
                 )  # fmt: skip
             new = written[max(0, first - start) :]
             self.on_written(len(new))
-            yield from new
+            for text in new:
+                yield text
+                if self.detector:
+                    terminal.print_verdict(self.detector.detect(text.text), to=terminal.err)
 
     def _load(self) -> tuple[Model, Watermark | None]:
         """Return the model and its mark; what does not fit is told before weights are fetched."""
         from dllmark.models.loading import load_model
 
         try:
-            watermark = self._watermark(self.mark) if self.mark else None
-            return load_model(self.model), watermark
+            with terminal.working(f"loading {self.model}"):
+                watermark = self._watermark(self.mark) if self.mark else None
+                return load_model(self.model), watermark
         except (ModelError, TokenizerError, OSError) as error:
             raise ModelError(
                 f"cannot load {self.model}: {error}. If it is elsewhere, say with --model where"

@@ -111,7 +111,7 @@ def scan(
 
 @contextmanager
 def _progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int], None]]]:
-    """Show bytes, documents a second and the time left, where standard error is a terminal."""
+    """Show bytes, documents a second and the time left."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,

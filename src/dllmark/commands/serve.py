@@ -14,7 +14,7 @@ import typer
 from dllmark.commands.key_options import all_keys, chosen_ring, current_key
 from dllmark.commands.options import KeyringOption, LabelOption
 from dllmark.errors import InputError, require
-from dllmark.terminal import err
+from dllmark.terminal import err, working
 
 if TYPE_CHECKING:
     import uvicorn
@@ -138,15 +138,17 @@ def _service(
     if model == "none":
         tokenizer = load_tokenizer(at or keys[0].tokenizer.name)
         return Service(source, tokenizer, None, limits, fpr, public, upstream=upstream)
-    import torch
+    with working("loading torch"):
+        import torch
 
-    from dllmark.models.loading import load_model
+        from dllmark.models.loading import load_model
 
     # One core is left to detection: it must answer while a text is written.
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     marking = keys[0] if isinstance(source, list) else current_key(source, label, model)
     name = model or marking.tokenizer.name
-    loaded = load_model(source_of_model(name))
+    with working(f"loading {name}"):
+        loaded = load_model(source_of_model(name))
     if loaded.config.block_causal:
         raise InputError(
             f"this server writes with LLaDA's sampler, and {name} is a {loaded.family.name} model: "
