@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from typer.main import get_command
-
-from dllmark.commands.cli import app
+from dllmark.commands.cli import command_line
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 100
@@ -32,7 +30,7 @@ def page() -> str:
 
 def _helps() -> Iterator[tuple[str, str]]:
     """Yield the name and the help of `dllmark` and of every visible command below it."""
-    waiting: list[tuple[Any, Any, str]] = [(get_command(app), None, "dllmark")]
+    waiting: list[tuple[Any, Any, str]] = [(command_line(), None, "dllmark")]
     while waiting:
         command, parent, name = waiting.pop(0)
         # A width given here overrides the terminal's; without markup the text has no boxes.

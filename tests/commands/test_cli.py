@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import checkpoints
 import pytest
 
 import dllmark
+from dllmark.commands.cli import command_line
 from dllmark.relation.key import WatermarkKey
 
 SCRIPT = Path(sys.executable).with_name("dllmark")
@@ -121,3 +123,39 @@ def test_a_closed_output_is_one_line_and_no_verdict(folder):
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "standard output is closed" in done.stderr
+
+
+def commands(command, *path):
+    """Every command with the words that call it."""
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *path, name)
+
+
+def test_help_names_no_type_for_a_flag_and_no_list_for_what_may_be_repeated(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for path in commands(command_line()):
+        shown = run(*path, "--help").out
+        assert "--help" in shown and "<bool>" not in shown
+        options = shown.partition("Options")[2]
+        assert "<list[" not in options, path
+
+
+def test_a_shell_completes_commands_options_and_values_once_it_is_told_to(tmp_path):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    script = f"""
+        {SCRIPT} --install-completion
+        source .bashrc
+        COMP_WORDS=(dllmark ge) COMP_CWORD=1
+        _dllmark_completion {SCRIPT}; echo "command ${{COMPREPLY[*]}}"
+        COMP_WORDS=(dllmark generate --sampler dr) COMP_CWORD=3
+        _dllmark_completion {SCRIPT}; echo "value ${{COMPREPLY[*]}}"
+    """
+    home = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [bash, "--norc", "-c", script], cwd=tmp_path, env=home, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "command generate\nvalue dream\n" in done.stdout

@@ -7,12 +7,14 @@ Heavy imports stand inside the commands, so that `--help` answers at once.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from dllmark.commands.attack import app as attack
 from dllmark.commands.calibrate import calibrate
@@ -45,7 +47,6 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Watermark text written by diffusion language models, and recognise it later.",
@@ -56,11 +57,33 @@ def main() -> None:
     """Run the command line; any error is one line on standard error and exit status 2."""
     try:
         with checked_output():
-            app()
+            command_line()()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
         sys.exit(_told(error))
+
+
+def command_line() -> TyperGroup:
+    """Return all commands, with the types of values in their help but none for flags.
+
+    Typer would say `<bool>` of a flag, as if it took a value, and `<list[Path]>` of a path that
+    may be given several times.
+    """
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    waiting: list[tuple[Any, Any]] = [(group, None)]
+    while waiting:
+        command, parent = waiting.pop()
+        context = command.context_class(command, parent, **command.context_settings)
+        for option in command.get_params(context):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+            elif option.param_type_name == "option" and option.multiple:
+                named = re.sub(r"list\[(\w+)\]", r"\1", option.display_type(context))
+                option.metavar = named.lower()
+        waiting += [(below, context) for below in getattr(command, "commands", {}).values()]
+    return group
 
 
 def _told(error: Exception) -> int:
@@ -98,13 +121,13 @@ def _options(
     """Watermark text written by diffusion language models, and recognise it later."""
 
 
+app.command()(demo)
 app.command()(keygen)
 app.add_typer(keys, name="keys")
+app.command()(generate)
 app.command()(detect)
 app.command()(calibrate)
-app.command()(generate)
 app.command()(serve)
 app.add_typer(attack, name="attack")
 app.command()(reproduce)
 app.command()(scan)
-app.command()(demo)
