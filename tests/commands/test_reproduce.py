@@ -7,6 +7,7 @@ import pytest
 
 import dllmark.models.loading
 import dllmark.relation.tokenizer
+from dllmark.experiments.rivals.schemes import SCHEMES
 from dllmark.files import only_writer_in
 
 NAMES = ["table1", "table2", "table3", "figure2", "figure3", "examples", "lengths"]
@@ -17,7 +18,9 @@ def folder(endless, tmp_path, monkeypatch):
     """A folder with prompts, where every model is a small one."""
     loaded = []
     monkeypatch.setattr(
-        dllmark.models.loading, "load_model", lambda source: loaded.append(source) or endless
+        dllmark.models.loading,
+        "load_model",
+        lambda source, device: loaded.append(source) or endless,
     )
     monkeypatch.setattr(
         dllmark.relation.tokenizer, "load_tokenizer", lambda source: endless.tokenizer
@@ -63,6 +66,27 @@ def test_every_experiment_runs_on_eight_samples_and_again_without_the_model(
     ]
 
 
+def test_other_schemes_are_compared_in_one_command(run, folder, tmp_path, monkeypatch):
+    some = {name: SCHEMES[name] for name in ("dgmark", "gumbel")}
+    for name, value in (("SCHEMES", some), ("TEMPERATURES", (0.0,)), ("PER_STEP", ()),
+                        ("ORDERS", ("random",))):  # fmt: skip
+        monkeypatch.setattr(f"dllmark.experiments.rivals.compare.{name}", value)
+    options = [*SMALL, "--keys", "2", "--judge", "none", "--device", "cpu", "--order", "random"]
+    result = run("reproduce", "rivals", *options)
+    assert result.status == 0, result.err
+    assert folder == ["tiny"]
+    reports = {path.stem for path in (tmp_path / "out").glob("rivals-*.md")}
+    assert reports == {"rivals-t0.8-p1-random", "rivals-t0-p1-random", "rivals-lengths"}
+    cold = json.loads((tmp_path / "out" / "rivals-t0-p1-random.json").read_text())
+    assert [row["scheme"] for row in cold["rows"]] == ["unmarked", "dgmark", "dgmark"]
+    again = run("reproduce", "rivals", *options, "--quick", "--json")
+    assert again.status == 0, again.err
+    assert folder == ["tiny"]
+    first = json.loads((tmp_path / "out" / "rivals-t0.8-p1-random.json").read_text())
+    assert again.records[0]["rows"] == first["rows"]
+    assert len(list((tmp_path / "out" / "keys").iterdir())) == 2
+
+
 def test_json_is_what_the_file_holds(run, folder, tmp_path):
     result = run("reproduce", "examples", *SMALL, "--judge", "none", "--json")
     record = json.loads((tmp_path / "out" / "examples.json").read_text())
@@ -84,6 +108,13 @@ def test_json_is_what_the_file_holds(run, folder, tmp_path):
         (["table1", *SMALL, "--ray-address", "x"], "--ray-address is for --engine ray"),
         (["table2", *SMALL, "--dipper", "/nonexistent"], "there is no folder /nonexistent"),
         (["table1", *SMALL, "--engine", "ray", "--workers", "0"], "at least 1 worker; got 0"),
+        (["table1", *SMALL, "--engine", "ray", "--device", "cuda"], "--device is for --engine loc"),
+        (["rivals", *SMALL, "--order", "origin"], "no order 'origin' to compare in: choose one"),
+        (["rivals", *SMALL, "--keys", "0"], "at least 1 key is needed; got 0"),
+        (
+            ["rivals", *SMALL, "--judge", "none", "--second-judge", "no.gguf"],
+            "cannot load the judge no.gguf",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(run, folder, arguments, reason):

@@ -133,6 +133,29 @@ def test_texts_of_another_length_or_model_are_refused(model, tmp_path):
         lab_in(tmp_path, model, more, model="other").texts(more, MARKED)
 
 
+def test_each_order_and_key_has_texts_of_its_own(model, tmp_path):
+    lab = lab_in(tmp_path, model)
+    settings = [MARKED, replace(MARKED, key=1), replace(MARKED, order="random")]
+    texts = [lab.texts(DATASET, setting) for setting in settings]
+    assert len({setting.slug for setting in settings}) == 3
+    assert len({text[0]["watermark"]["key_id"] for text in texts}) == 2
+    assert len({text[0]["text"] for text in texts}) == 3
+    assert replace(MARKED, order="random", key=1).unmarked == Setting(
+        None, temperature=1.0, order="random"
+    )
+
+
+def test_a_setting_chooses_the_order_and_else_the_model_does(model):
+    def sampler(order, family=model.family):
+        chosen = replace(MARKED, order=order, per_step=2)
+        return sampler_of(replace(model, family=family), PROTOCOL, chosen)
+
+    assert sampler("random") == Llada(8, 8, 1.0, order="random")
+    assert sampler("entropy") == Dream(8, "entropy", 1.0)
+    assert sampler("", DREAM) == Dream(8, "entropy", 1.0)
+    assert sampler("left_to_right", DREAM) == Llada(8, 8, 1.0, order="left_to_right")
+
+
 def test_texts_that_are_written_again_are_measured_again(model, tmp_path, monkeypatch):
     def measure(judge, pairs):
         return [float(sum(text.encode())) for _, text in pairs]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dllmark.quality.repetition import repeated_ngrams
+from dllmark.quality.repetition import distinct_ngrams, is_degenerate, repeated_ngrams
 
 
 @given(st.lists(st.integers(0, 3)), st.integers(1, 4))
@@ -20,3 +20,20 @@ def test_an_ngram_counts_as_repeated_when_it_stood_before(ids, n):
 def test_an_ngram_has_a_token():
     with pytest.raises(ValueError, match="at least one token"):
         repeated_ngrams([1, 2], 0)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=4), st.integers(1, 3))
+def test_distinct_ngrams_are_a_share_of_all_of_a_set(texts, n):
+    grams = [tuple(ids[at : at + n]) for ids in texts for at in range(len(ids) - n + 1)]
+    found = distinct_ngrams(texts, n)
+    if grams:
+        assert found == pytest.approx(len(set(grams)) / len(grams))
+    else:
+        assert np.isnan(found)
+
+
+def test_a_text_is_degenerate_above_a_fifth_of_repeated_4_grams():
+    loop = [1, 2, 3, 4]
+    assert not is_degenerate(loop * 2)  # one 4-gram of five, no more than a fifth
+    assert is_degenerate([*loop * 2, 1])  # two of six
+    assert not is_degenerate([])

@@ -46,13 +46,23 @@ class Experiment(str, Enum):
     FRONTIER = "frontier"
     LENGTHS = "lengths"
     NULLS = "nulls"
+    RIVALS = "rivals"
 
 
-JUDGED = {Experiment.TABLE3, Experiment.FIGURE3, Experiment.EXAMPLES, Experiment.FRONTIER}
+JUDGED = {
+    Experiment.TABLE3, Experiment.FIGURE3, Experiment.EXAMPLES, Experiment.FRONTIER,
+    Experiment.RIVALS,
+}  # fmt: skip
 """Those that measure perplexity."""
 
-DRAWN = {Experiment.FIGURE2, Experiment.FIGURE3, Experiment.FRONTIER, Experiment.LENGTHS}
+DRAWN = {
+    Experiment.FIGURE2, Experiment.FIGURE3, Experiment.FRONTIER, Experiment.LENGTHS,
+    Experiment.RIVALS,
+}  # fmt: skip
 """Those that have a plot."""
+
+NULL_KEYS, RIVAL_KEYS = 50, 8
+"""How many keys `nulls` and `rivals` take where nothing else is said."""
 
 OnBatch = Callable[[str, int, int], None]
 
@@ -147,8 +157,12 @@ def reproduce(
         str | None, typer.Option(help="The Ray cluster; else one is started on this machine.")
     ] = None,
     judge: Annotated[
-        str, typer.Option(help="For perplexity: `smollm2`, a folder, a hub id, or `none`.")
+        str,
+        typer.Option(help="For perplexity: `smollm2`, a folder, a GGUF file, a hub id, or `none`."),
     ] = "smollm2",
+    second_judge: Annotated[
+        str | None, typer.Option(help="rivals: another judge, given likewise.")
+    ] = None,
     endpoint: Annotated[
         str | None, typer.Option(help="table2: an OpenAI-compatible endpoint that paraphrases.")
     ] = None,
@@ -156,13 +170,36 @@ def reproduce(
     dipper: Annotated[
         str | None, typer.Option(help="table2: the folder or hub id of Dipper's weights.")
     ] = None,
-    keys: Annotated[int, typer.Option(help="nulls: how many random keys.")] = 50,
+    keys: Annotated[
+        int | None,
+        typer.Option(
+            help="nulls, rivals: how many random keys.",
+            show_default=f"{NULL_KEYS} for nulls, {RIVAL_KEYS} for rivals",
+        ),
+    ] = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="rivals: the order in which temperatures and tokens a step are varied, "
+            "low_confidence or random (LLaDA's) or entropy (Dream's)."
+        ),
+    ] = "low_confidence",
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="rivals: one setting of the sampler, one strength of each scheme."
+        ),
+    ] = False,
+    device: Annotated[
+        str, typer.Option(help="local: where the model writes, `auto`, `cpu` or `cuda`.")
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print each report as JSON.")] = False,
 ) -> None:
-    """Write, score and report tables and figures of the paper, and three of our own.
+    """Write, score and report tables and figures of the paper, and four of our own.
 
     `frontier`: detection against perplexity, over δ. `lengths`: detection against length. `nulls`:
-    false positives on what people wrote, over random keys.
+    false positives on what people wrote, over random keys. `rivals`: other people's watermarks and
+    ours, side by side.
 
     Each text is kept when it is written: the same command again goes on where it was stopped, and
     with nothing left to write makes the reports without loading the model.
@@ -176,6 +213,8 @@ def reproduce(
     where = Engine(engine, workers, ray_address)
     if engine == "local" and workers is not None:
         raise InputError("--workers is for --engine ray")
+    if engine == "ray" and device != "auto":
+        raise InputError("--device is for --engine local: on Ray each worker takes a GPU")
     if batch < 1:
         raise InputError(f"batch is at least 1; got {batch}")
     if DRAWN.intersection(experiments):
@@ -185,21 +224,29 @@ def reproduce(
     )
     paraphrasers = Paraphrasing(endpoint, endpoint_model, dipper).paraphrasers()
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None
-    with only_writer_in(out), _writer(model, where) as writer:
+    with only_writer_in(out), _writer(model, where, device) as writer:
         lab = None
         if set(experiments) != {Experiment.NULLS}:
             lab = _lab(writer, model, prompts, out, protocol, judged, batch)
+            lab.second_judge = second_judge if Experiment.RIVALS in experiments else None
         for name in experiments:
             with _progress() as on_batch:
                 if lab is None or name is Experiment.NULLS:
-                    report = _nulls(model, prompts, samples, keys, on_batch)
+                    found = _nulls(
+                        model, prompts, samples, NULL_KEYS if keys is None else keys, on_batch
+                    )
+                    reports = {name.value: found}
                 else:
                     lab.on_batch = on_batch
-                    report = _run(name, lab, paraphrasers)
-            _publish(report, out, name.value, as_json)
+                    if name is Experiment.RIVALS:
+                        reports = _rivals(lab, RIVAL_KEYS if keys is None else keys, order, quick)
+                    else:
+                        reports = {name.value: _run(name, lab, paraphrasers)}
+            for file, report in reports.items():
+                _publish(report, out, file, as_json)
 
 
-def _writer(model: str, engine: Engine) -> AbstractContextManager[BatchWriter]:
+def _writer(model: str, engine: Engine, device: str) -> AbstractContextManager[BatchWriter]:
     """Return who writes the texts; it loads the model when there is something to write."""
     if engine.name == "ray":
         from dllmark.experiments.on_ray import RayWriter
@@ -208,7 +255,7 @@ def _writer(model: str, engine: Engine) -> AbstractContextManager[BatchWriter]:
     from dllmark.experiments.batches import LocalWriter
     from dllmark.models.loading import load_model
 
-    return nullcontext(LocalWriter(lambda: load_model(model)))
+    return nullcontext(LocalWriter(lambda: load_model(model, device=device)))
 
 
 def _lab(
@@ -255,6 +302,13 @@ def _nulls(model: str, prompts: Prompts, count: int, keys: int, on_key: OnBatch)
     from dllmark.relation.tokenizer import load_tokenizer
 
     return nulls(load_tokenizer(model), prompts.read_texts(count), keys, on_key)
+
+
+def _rivals(lab: Lab, keys: int, order: str, quick: bool) -> dict[str, Report]:
+    """Compare other people's schemes with ours."""
+    from dllmark.experiments.rivals.compare import rivals
+
+    return dict(rivals(lab, keys, order, quick))
 
 
 def _run(name: Experiment, lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:

@@ -8,8 +8,9 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+from dllmark.experiments.rivals.schemes import find_scheme
 from dllmark.experiments.settings import Protocol, Setting
 from dllmark.relation.key import WatermarkKey
 
@@ -59,9 +60,9 @@ class LocalWriter:
 
     def write(self, batches: Sequence[Batch]) -> Iterator[list[TextRecord]]:
         """Write one batch after the other."""
-        for batch in batches:
-            self._model = self._model or self._load()
-            yield write_batch(self._model, batch)
+        if batches and self._model is None:
+            self._model = self._load()
+        return (write_batch(self._model, batch) for batch in batches if self._model)
 
     @property
     def hardware(self) -> str:
@@ -71,12 +72,12 @@ class LocalWriter:
 
 def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
     """Return the texts of one batch as plain JSON values."""
-    from dllmark.marking.watermark import Watermark
     from dllmark.sampling.texts import generate
 
     setting, watermark = batch.setting, None
     if batch.key is not None and setting.strategy is not None:
-        watermark = Watermark(batch.key, setting.strategy, setting.delta, tokenizer=model.tokenizer)
+        mark = find_scheme(setting.strategy).mark
+        watermark = mark(batch.key, model.tokenizer, setting.delta, setting.temperature)
     texts = generate(
         model,
         batch.prompts,
@@ -91,15 +92,23 @@ def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
 
 
 def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
-    """Return a model's own sampler: Dream's in the order its model card names, and LLaDA's else."""
-    from dllmark.sampling.settings import Dream, Llada, Llada2
+    """Return the sampler of the setting's order, else the model's own.
+
+    That is Dream's in the order its model card names for Dream, and LLaDA's else.
+    """
+    from dllmark.sampling.settings import Dream, DreamOrder, Llada, Llada2, LladaOrder
 
     if model.config.block_causal:
         return Llada2(temperature=setting.temperature, suppress_end=protocol.suppress_end)
-    steps = protocol.tokens // setting.per_step
-    if model.family.name == "Dream":
-        return Dream(steps, "entropy", setting.temperature, suppress_end=protocol.suppress_end)
-    return Llada(steps, protocol.block, setting.temperature, suppress_end=protocol.suppress_end)
+    steps, temperature = protocol.tokens // setting.per_step, setting.temperature
+    order = setting.order or ("entropy" if model.family.name == "Dream" else "low_confidence")
+    if order in get_args(DreamOrder):
+        named = cast(DreamOrder, order)
+        return Dream(steps, named, temperature, suppress_end=protocol.suppress_end)
+    return Llada(
+        steps, protocol.block, temperature, order=cast(LladaOrder, order),
+        suppress_end=protocol.suppress_end,
+    )  # fmt: skip
 
 
 def hardware(model: Model) -> str:

@@ -77,8 +77,8 @@ class _File:
 class Lab:
     """Prompts, somebody who writes, and a folder that keeps all that was written and measured.
 
-    `model` and `judge` are names: of the model the writer writes with, and of the judge of
-    perplexity, None for no judge. `command` is noted in `runs.jsonl`.
+    `model` and the judges are names: of the model the writer writes with, and of who judges
+    perplexity, None for nobody. `command` is noted in `runs.jsonl`.
     """
 
     model: str
@@ -90,10 +90,11 @@ class Lab:
     judge: str | None = None
     batch_size: int = 8
     command: str = ""
+    second_judge: str | None = None
     on_batch: Callable[[str, int, int], None] = lambda name, done, total: None
     _texts: dict[tuple[str, Setting], list[TextRecord]] = field(default_factory=dict)
     _repeats: dict[tuple[str, Setting], Floats] = field(default_factory=dict)
-    _judge: Judge | None = None
+    _judges: dict[str, Judge] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         with writing(self.folder):
@@ -160,32 +161,59 @@ class Lab:
         """Return the detector of the key of this folder for a γ."""
         return Detector(self.key(gamma), self.tokenizer, scoring=scoring)
 
-    def key(self, gamma: float) -> WatermarkKey:
-        """Return the key of this folder for a γ, made at its first use."""
-        path = self.folder / "keys" / f"gamma-{gamma:g}.key"
+    def key(self, gamma: float, number: int = 0) -> WatermarkKey:
+        """Return a key of this folder for a γ, made at its first use."""
+        which = f"-{number}" if number else ""
+        path = self.folder / "keys" / f"gamma-{gamma:g}{which}.key"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             WatermarkKey.generate(self.tokenizer.id, gamma=gamma).save(path)
         return WatermarkKey.load(path)
 
-    def perplexity(self, dataset: Dataset, setting: Setting, numbers: list[int]) -> Floats:
-        """Return the perplexity of some texts under the judge; it is kept in a file."""
-        if self.judge is None:
+    @property
+    def judges(self) -> list[str]:
+        """Who judges perplexity."""
+        return [judge for judge in (self.judge, self.second_judge) if judge is not None]
+
+    def perplexity(
+        self,
+        dataset: Dataset,
+        setting: Setting,
+        numbers: list[int],
+        judge: str | None = None,
+        *,
+        next_prompt: bool = False,
+    ) -> Floats:
+        """Return the perplexity of some texts under a judge, the first if none is named.
+
+        It is kept in a file. A text follows its own prompt, or with `next_prompt` the next one of
+        the dataset, to which it is no answer.
+        """
+        judge = judge or self.judge
+        if judge is None:
             return np.full(len(numbers), np.nan)
-        name = re.sub(r"[/\\:]", "--", self.judge)
-        path = self.folder / "perplexity" / name / dataset.name / f"{setting.slug}.json"
+        kind = f"{dataset.name}, next prompt" if next_prompt else dataset.name
+        name = re.sub(r"[/\\:]", "--", judge)
+        path = self.folder / "perplexity" / name / kind / f"{setting.slug}.json"
         known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
-        texts = self.texts(dataset, setting)
+        texts, prompts = self.texts(dataset, setting), dataset.prompts
         missing = [number for number in numbers if str(number) not in known]
         if missing:
-            self._judge = self._judge or load_judge(self.judge)
-            pairs = [(texts[number]["prompt"], texts[number]["text"]) for number in missing]
-            new = perplexities(self._judge, pairs)
+            shown = [(number + next_prompt) % len(prompts) for number in missing]
+            pairs = [(prompts[at], texts[number]["text"])
+                     for at, number in zip(shown, missing, strict=True)]  # fmt: skip
+            new = perplexities(self._loaded(judge), pairs)
             known |= {str(number): value for number, value in zip(missing, new, strict=True)}
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
                 file.write(json.dumps(known).encode())
         return np.array([known[str(number)] for number in numbers])
+
+    def _loaded(self, judge: str) -> Judge:
+        """Return a judge, loaded at its first use."""
+        if judge not in self._judges:
+            self._judges[judge] = load_judge(judge)
+        return self._judges[judge]
 
     def _complete(self, places: list[tuple[Dataset, Setting]], any_length: bool) -> None:
         """Read the files of some places, write what they lack, and remember all."""
@@ -203,10 +231,10 @@ class Lab:
         """Write batches into their files, and note how that was done."""
         files = {file.path: file for file, _ in tasks}
         total = sum(file.missing for file in files.values())
-        if self.judge:  # what is wrong with it shows before hours of writing
-            self._judge = self._judge or load_judge(self.judge)
-        done, since = 0, time.monotonic()
+        for judge in self.judges:  # what is wrong with it shows before hours of writing
+            self._loaded(judge)
         written = self.writer.write([batch for _, batch in tasks])
+        done, since = 0, time.monotonic()
         for (file, batch), records in zip(tasks, written, strict=True):
             new = records[len(file.records) - batch.first :]
             file.append(new)
@@ -239,10 +267,11 @@ class Lab:
     def _batches(self, file: _File) -> list[Batch]:
         """Return the batches of a file that hold a text it lacks."""
         prompts, size = file.dataset.prompts, self.batch_size
-        key = self.key(file.setting.gamma) if file.setting.strategy else None
+        setting = file.setting
+        key = self.key(setting.gamma, setting.key) if setting.strategy else None
         started = len(file.records) // size * size
         return [
-            Batch(file.setting, self.protocol, file.dataset.chat, key, first,
+            Batch(setting, self.protocol, file.dataset.chat, key, first,
                   tuple(prompts[first : first + size]))
             for first in range(started, len(prompts), size)
         ]  # fmt: skip
@@ -253,8 +282,9 @@ class Lab:
         path.parent.mkdir(parents=True, exist_ok=True)
         lines, size = whole_lines(path)
         if not lines:  # what was measured of texts that are gone is not of those to come
-            for old in self.folder.glob(f"perplexity/*/{dataset.name}/{setting.slug}.json"):
-                old.unlink()
+            for kind in (dataset.name, f"{dataset.name}, next prompt"):
+                for old in self.folder.glob(f"perplexity/*/{kind}/{setting.slug}.json"):
+                    old.unlink()
         try:
             records = [_packed(json.loads(line)) for line in lines]
         except (ValueError, KeyError, TypeError):
@@ -269,7 +299,8 @@ class Lab:
                     f"{path} was written by {note.model} in {note.tokens} tokens: give another "
                     f"output folder, or --model {note.model} --tokens {note.tokens}{ends}"
                 )
-        mark = self.key(setting.gamma).identity.to_dict() if setting.strategy else None
+        key = self.key(setting.gamma, setting.key) if setting.strategy else None
+        mark = key.identity.to_dict() if key else None
         for number, (record, prompt) in enumerate(
             zip(file.records, dataset.prompts, strict=False), 1
         ):

@@ -20,6 +20,9 @@ SCORINGS: tuple[Scoring, ...] = ("unique", "all")
 class Setting:
     """How texts are written; a strategy of None leaves them unmarked.
 
+    The strategy is one of ours or another scheme of `rivals`. `order` is that of the sampler, the
+    model's own if none is given; `key` is which of a folder's keys marks.
+
     >>> Setting("kgw", delta=1.0).name
     'kgw, γ 0.5, δ 1, temperature 0, 1 a step'
     """
@@ -29,11 +32,13 @@ class Setting:
     delta: float = DELTA
     temperature: float = 0.0
     per_step: int = 1
+    order: str = ""
+    key: int = 0
 
     @property
     def unmarked(self) -> Setting:
         """The same without a watermark."""
-        return Setting(None, temperature=self.temperature, per_step=self.per_step)
+        return Setting(None, temperature=self.temperature, per_step=self.per_step, order=self.order)
 
     @property
     def name(self) -> str:
@@ -41,13 +46,17 @@ class Setting:
         mark = (
             f"{self.strategy}, γ {self.gamma:g}, δ {self.delta:g}" if self.strategy else "unmarked"
         )
-        return f"{mark}, temperature {self.temperature:g}, {self.per_step} a step"
+        written = f"{mark}, temperature {self.temperature:g}, {self.per_step} a step"
+        order = f", {self.order.replace('_', ' ')}" if self.order else ""
+        return written + order + (f", key {self.key}" if self.key else "")
 
     @property
     def slug(self) -> str:
         """What its files are called."""
         mark = f"{self.strategy}-g{self.gamma:g}-d{self.delta:g}" if self.strategy else "unmarked"
-        return f"{mark}-t{self.temperature:g}-p{self.per_step}"
+        written = f"{mark}-t{self.temperature:g}-p{self.per_step}"
+        order = f"-{self.order}" if self.order else ""
+        return written + order + (f"-k{self.key}" if self.key else "")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Paraphraser:
 def table1(lab: Lab) -> Report:
     """Detection of each strategy (the paper's Table 1)."""
     settings = [Setting(name, delta=lab.protocol.delta) for name in STRATEGIES]
-    report = _written(lab, "Table 1: detection of the strategies", settings)
+    report = start_report(lab, "Table 1: detection of the strategies", settings)
     their_model = paper.table_1_model(lab.model)
     for dataset in lab.datasets:
         kept = lab.kept(dataset, *settings)
@@ -68,7 +68,7 @@ def table1(lab: Lab) -> Report:
 def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
     """Detection after attacks (Table 2); a paraphraser of None was not run."""
     settings = [Setting(name, delta=lab.protocol.delta) for name in paper.METHODS]
-    report = _written(lab, "Table 2: robustness against attacks", settings)
+    report = start_report(lab, "Table 2: robustness against attacks", settings)
     plans: list[tuple[str, float]] = [(a, r) for a in TOKEN_ATTACKS for r in ATTACK_RATIOS]
     for dataset in lab.datasets:
         kept = lab.kept(dataset, *settings)
@@ -88,7 +88,7 @@ def table2(lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
 
 def table3(lab: Lab) -> Report:
     """Detection and perplexity by γ and δ (Table 3)."""
-    report = _written(lab, "Table 3: γ and δ", _grid(), judged=True)
+    report = start_report(lab, "Table 3: γ and δ", _grid(), judged=True)
     for dataset in lab.datasets:
         for setting in _grid():
             kept = lab.kept(dataset, setting)
@@ -102,7 +102,7 @@ def table3(lab: Lab) -> Report:
 
 def figure2(lab: Lab) -> Report:
     """How z grows with the length, by γ and δ (Figure 2)."""
-    report = _written(lab, "Figure 2: z against length", _grid(), ("tokens", "mean z"))
+    report = start_report(lab, "Figure 2: z against length", _grid(), ("tokens", "mean z"))
     lengths = range(10, lab.protocol.scored + 1, 10)
     for dataset in lab.datasets:
         for setting in _grid():
@@ -123,7 +123,7 @@ def figure2(lab: Lab) -> Report:
 def figure3(lab: Lab) -> Report:
     """How z and perplexity go together, by γ and δ (Figure 3)."""
     axes = ("median PPL", "mean z")
-    report = _written(lab, "Figure 3: z against perplexity", _grid(), axes, judged=True)
+    report = start_report(lab, "Figure 3: z against perplexity", _grid(), axes, judged=True)
     for dataset in lab.datasets:
         for gamma in GAMMAS:
             marked = [setting for setting in _grid() if setting.gamma == gamma]
@@ -144,7 +144,7 @@ def figure3(lab: Lab) -> Report:
 def examples(lab: Lab) -> Report:
     """Two texts of each kind, clean and marked, and what people wrote (the appendix's table)."""
     setting, detector = Setting(paper.BEST, delta=lab.protocol.delta), lab.detector(0.5)
-    report = _written(lab, "Examples", [setting], judged=True)
+    report = start_report(lab, "Examples", [setting], judged=True)
     for dataset in lab.datasets:
         for number in lab.kept(dataset, setting).numbers[:2]:
             row: Row = {"prompts": dataset.name, "prompt": dataset.prompts[number],
@@ -166,7 +166,7 @@ def frontier(lab: Lab) -> Report:
         for group in groups
         for strategy in STRATEGIES
     }
-    report = _written(
+    report = start_report(
         lab, "The frontier", chain(*settings.values()), ("median PPL", ""), judged=True
     )
     for dataset in lab.datasets:
@@ -205,7 +205,7 @@ def lengths(lab: Lab) -> Report:
     delta = lab.protocol.delta
     settings = [Setting(strategy, delta=delta, temperature=0.8) for strategy in STRATEGIES]
     title, axes = "Lengths: detection against length", ("tokens", "TPR")
-    report = _written(lab, title, settings, axes, any_length=True)
+    report = start_report(lab, title, settings, axes, any_length=True)
     for unused in ("scored", "most_repeats"):
         del report.about[unused]
     report.about["temperature"] = settings[0].temperature
@@ -249,7 +249,7 @@ def _at(rate: float) -> str:
     return f"at p ≤ {100 * rate:g} %"
 
 
-def _written(
+def start_report(
     lab: Lab,
     title: str,
     settings: Iterable[Setting],

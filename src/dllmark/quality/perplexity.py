@@ -17,6 +17,7 @@ DEFAULT = "smollm2"
 BATCH_TOKENS = 4096
 """So many logits of a vocabulary of 50,000 take less than a gigabyte."""
 
+GGUF_ENDING = ".gguf"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -41,10 +42,11 @@ class Judge:
 
 
 def load_judge(source: str = DEFAULT) -> Judge:
-    """Return the judge "smollm2", which needs no network, or one in a folder or on the hub.
+    """Return the judge "smollm2", which needs no network, or one in a folder, a file or on the hub.
 
-    It stands on the GPU where there is one. On the CPU it computes in float32; on a GPU in the
-    precision it was saved in, smollm2 in float32. No code that lies beside its weights is run.
+    A file is in GGUF, of an architecture that transformers reads in that format. The judge stands
+    on the GPU where there is one. On the CPU it computes in float32; on a GPU in the precision it
+    was saved in, and in float32 where that is GGUF. No code that lies beside its weights is run.
 
     >>> judge = load_judge()  # doctest: +SKIP
     >>> perplexities(judge, [("The sky is", " blue.")])  # doctest: +SKIP
@@ -53,14 +55,20 @@ def load_judge(source: str = DEFAULT) -> Judge:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if source != DEFAULT and not os.path.isdir(source) and not is_hub_id(source):
+    file = source.endswith(GGUF_ENDING)
+    if file and not os.path.isfile(source):
+        raise _not_loaded(source, "there is no such file")
+    if not (file or source == DEFAULT or os.path.isdir(source) or is_hub_id(source)):
         raise _not_loaded(source, "there is no such folder")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options: dict[str, Any] = {"trust_remote_code": False}  # left out, it asks, and goes by that
     where = source
     if source == DEFAULT:
         where, options["gguf_file"] = _smollm2(), GGUF
-    own_precision = device == "cuda" and source != DEFAULT
+    elif file:
+        require("a judge in GGUF", "eval", "gguf", "accelerate")  # transformers reads it with both
+        where, options["gguf_file"] = os.path.split(os.path.abspath(source))
+    own_precision = device == "cuda" and "gguf_file" not in options
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -73,8 +81,8 @@ def load_judge(source: str = DEFAULT) -> Judge:
 
 def _not_loaded(source: str, reason: str) -> ModelError:
     return ModelError(
-        f"cannot load the judge {source} ({reason}): give `{DEFAULT}`, a folder, or a causal model "
-        "on the hub as owner/name"
+        f"cannot load the judge {source} ({reason}): give `{DEFAULT}`, a folder, a GGUF file, or a "
+        "causal model on the hub as owner/name"
     )
 
 

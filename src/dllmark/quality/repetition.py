@@ -8,6 +8,9 @@ import numpy as np
 
 from dllmark.relation.tokenizer import Ids
 
+DEGENERATE = 0.2
+"""A text is degenerate where more than this share of its 4-grams repeats (TANGO's measure)."""
+
 
 def repeated_ngrams(ids: Sequence[int] | Ids, n: int = 2) -> float:
     """Return the share of a text's n-grams that stood in it before.
@@ -24,3 +27,29 @@ def repeated_ngrams(ids: Sequence[int] | Ids, n: int = 2) -> float:
         return 0.0
     grams = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), n)
     return 1 - len(np.unique(grams, axis=0)) / len(grams)
+
+
+def is_degenerate(ids: Sequence[int] | Ids) -> bool:
+    """Return whether a text loops: more than a fifth of its 4-grams stood in it before.
+
+    >>> is_degenerate([1, 2, 3, 4] * 5), is_degenerate(range(20))
+    (True, False)
+    """
+    return repeated_ngrams(ids, 4) > DEGENERATE
+
+
+def distinct_ngrams(texts: Sequence[Sequence[int] | Ids], n: int = 2) -> float:
+    """Return the share of the n-grams of a set of texts that are distinct (distinct-n).
+
+    The more texts a set has, the lower it is: compare sets of the same prompts only. It is not a
+    number where no text has an n-gram.
+
+    >>> distinct_ngrams([[1, 2, 3], [1, 2, 4]])
+    0.75
+    """
+    windows = np.lib.stride_tricks.sliding_window_view
+    grams = [windows(np.asarray(ids), n) for ids in texts if len(ids) >= n]
+    if not grams:
+        return float("nan")
+    together = np.concatenate(grams)
+    return len(np.unique(together, axis=0)) / len(together)

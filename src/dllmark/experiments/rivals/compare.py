@@ -1,0 +1,285 @@
+"""`dllmark reproduce rivals`: every scheme with the same model, prompts, sampler, keys and seeds.
+
+One sampler's setting is varied at a time: the temperature, the tokens a step, the order. In the
+first of them the strength of every scheme is varied too. Each marked text has a partner: the
+unmarked one of the same prompt, sampler and seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from dllmark.errors import InputError
+from dllmark.experiments.lab import Floats, Lab
+from dllmark.experiments.report import Curve, Report, Row
+from dllmark.experiments.rivals.measures import (
+    Detected,
+    Quality,
+    change_cells,
+    detected,
+    quality,
+    rate_cells,
+)
+from dllmark.experiments.rivals.schemes import SCHEMES, Scheme
+from dllmark.experiments.rivals.scores import Scorer
+from dllmark.experiments.settings import Dataset, Setting
+from dllmark.experiments.specs import start_report
+
+ORDERS = ("low_confidence", "random", "entropy")
+"""LLaDA's two, and Dream's."""
+
+TEMPERATURE = 0.8
+TEMPERATURES = (0.8, 0.0, 0.5, 1.0)
+PER_STEP = (1, 2, 4)
+STRENGTHS = (1.0, 0.5, 1.5)
+"""Of a scheme's own δ, in the first setting."""
+
+RATES = (0.01, 0.001, 0.0001)
+PLOTTED = 0.001
+LENGTHS = (50, 100, 150, 200, 300, 400)
+
+TPR = "TPR at {:g} %"
+MATCHED_TPR = f"{TPR.format(100 * PLOTTED)}, loops missed"
+MATCHED_Z = "mean z, no loops"
+MATCHED_PPL = "PPL change %, no loops"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a sampler writes."""
+
+    temperature: float
+    per_step: int
+    order: str
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        order = self.order.replace("_", " ")
+        return f"temperature {self.temperature:g}, {self.per_step} a step, {order} order"
+
+    @property
+    def slug(self) -> str:
+        """What its reports are called."""
+        return f"t{self.temperature:g}-p{self.per_step}-{self.order}"
+
+    def unmarked(self, order: str = "") -> Setting:
+        """Return how unmarked texts are written."""
+        return Setting(None, temperature=self.temperature, per_step=self.per_step,
+                       order=order or self.order)  # fmt: skip
+
+    def marked(self, scheme: Scheme, strength: float, keys: int) -> list[Setting]:
+        """Return how a scheme's texts are written, key by key."""
+        order = scheme.order or self.order
+        return [
+            Setting(scheme.name, scheme.gamma, strength * scheme.delta, self.temperature,
+                    self.per_step, order, number)
+            for number in range(keys)
+        ]  # fmt: skip
+
+
+def ways(order: str, quick: bool) -> list[Way]:
+    """Return the settings of a sampler that are compared, the one in which δ is varied first.
+
+    >>> [way.slug for way in ways("entropy", quick=True)]
+    ['t0.8-p1-entropy']
+    """
+    if order not in ORDERS:
+        raise InputError(f"no order {order!r} to compare in: choose one of {', '.join(ORDERS)}")
+    first = Way(TEMPERATURE, 1, order)
+    if quick:
+        return [first]
+    others = [Way(temperature, 1, order) for temperature in TEMPERATURES]
+    others += [Way(TEMPERATURE, per_step, order) for per_step in PER_STEP]
+    others += [Way(TEMPERATURE, 1, other) for other in ORDERS]
+    return list(dict.fromkeys([first, *others]))
+
+
+def rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str, Report]]:
+    """Yield a report for each setting of the sampler, and one of detection against length.
+
+    With `quick` there is one setting, in which every scheme has its own strength. All texts are
+    written first, in one go.
+    """
+    if keys < 1:
+        raise InputError(f"at least 1 key is needed; got {keys}")
+    compared = ways(order, quick)
+    entries = {way: _entries(way, varied=way == compared[0] and not quick) for way in compared}
+    settings = [
+        setting
+        for way, inside in entries.items()
+        for scheme, strength in inside
+        for setting in way.marked(scheme, strength, keys)
+    ]
+    lab.complete(settings, any_length=True)
+    for way, inside in entries.items():
+        yield f"rivals-{way.slug}", _compare(lab, way, inside, keys)
+    yield "rivals-lengths", _lengths(lab, compared[0], keys)
+
+
+def _entries(way: Way, *, varied: bool) -> list[tuple[Scheme, float]]:
+    """Return the schemes that can be written in a way, each with its strengths."""
+    return [
+        (scheme, strength)
+        for scheme in SCHEMES.values()
+        if way.temperature or not scheme.noise
+        for strength in (STRENGTHS if varied and scheme.delta else STRENGTHS[:1])
+    ]
+
+
+def _compare(lab: Lab, way: Way, entries: list[tuple[Scheme, float]], keys: int) -> Report:
+    """Return the table of one way, and its plot: detection against quality, loops counted out."""
+    settings = [setting for scheme, strength in entries
+                for setting in way.marked(scheme, strength, keys)]  # fmt: skip
+    title = f"Rivals: {way.name}"
+    report = start_report(lab, title, settings, (MATCHED_PPL, ""), any_length=True)
+    del report.about["most_repeats"]
+    report.about |= {"keys": keys, "judges": ", ".join(lab.judges) or "none"}
+    for dataset in lab.datasets:
+        unmarked = {}
+        for order in dict.fromkeys([way.order, *(scheme.order for scheme, _ in entries)]):
+            plain = way.unmarked(order)
+            unmarked[plain.order] = quality(lab, dataset, [plain])
+        for name, found in unmarked.items():
+            label = "unmarked" if name == way.order else f"unmarked, {name.replace('_', ' ')}"
+            row: Row = {"prompts": dataset.name, "scheme": label, "score": None, "γ": None,
+                        "δ": None, "texts": found.tokens.size}  # fmt: skip
+            report.add(
+                row | _quality_cells(found, None) | _cost(lab, dataset, [way.unmarked(name)])
+            )
+        points: dict[str, list[Row]] = {}
+        for scheme, strength in entries:
+            partner = unmarked[scheme.order or way.order]
+            for row in _rows(lab, dataset, scheme, way.marked(scheme, strength, keys), partner):
+                report.add(row)
+                if row["score"] == next(iter(scheme.scores)):
+                    points.setdefault(scheme.name, []).append(row)
+        report.curves += _curves(dataset.name, points)
+    return report
+
+
+def _curves(panel: str, points: dict[str, list[Row]]) -> Iterator[Curve]:
+    """Yield detection against quality for each scheme, from its weakest to its strongest."""
+    for y in (MATCHED_TPR, MATCHED_Z):
+        for name, rows in points.items():
+            known = [row for row in rows if MATCHED_PPL in row and y in row]
+            known.sort(key=lambda row: float(row["δ"] or 0.0))
+            yield Curve(panel, name, [(row[MATCHED_PPL], row[y]) for row in known], y)
+
+
+def _rows(
+    lab: Lab, dataset: Dataset, scheme: Scheme, settings: list[Setting], partner: Quality
+) -> Iterator[Row]:
+    """Yield what was measured of a scheme's texts, a row a score."""
+    found = quality(lab, dataset, settings)
+    written = [lab.texts(dataset, setting) for setting in settings]
+    plain = [lab.texts(dataset, setting.unmarked) for setting in settings]
+    for name in scheme.scores:
+        scorers = _scorers(lab, scheme, name, len(settings))
+        marked = detected(scorers, written, lab.protocol.scored)
+        nulls = detected(scorers, plain, lab.protocol.scored)
+        row: Row = {"prompts": dataset.name, "scheme": scheme.name, "score": name,
+                    "γ": scheme.gamma, "δ": settings[0].delta if scheme.delta else None,
+                    "texts": marked.z.size}  # fmt: skip
+        for rate in RATES:
+            row |= rate_cells(TPR.format(100 * rate), _hits(marked.p_value, rate))
+        row |= rate_cells("unmarked at 1 %", _hits(nulls.p_value, RATES[0]))
+        row |= {"mean z": float(marked.z.mean()), "scored": round(float(marked.count.mean()), 1)}
+        row |= _quality_cells(found, partner) | _cost(lab, dataset, settings)
+        yield row | _matched_cells(lab, marked, found, partner)
+
+
+def _scorers(lab: Lab, scheme: Scheme, name: str, keys: int) -> list[Scorer]:
+    """Return what scores a scheme's texts, for each key."""
+    return [scheme.scores[name](lab.key(scheme.gamma, number), lab.tokenizer)
+            for number in range(keys)]  # fmt: skip
+
+
+def _hits(p_value: Floats, rate: float) -> Floats:
+    return (p_value <= rate).astype(np.float64)
+
+
+def _quality_cells(found: Quality, partner: Quality | None) -> Row:
+    """Return how good texts are, and how much worse than their partners."""
+    row: Row = {}
+    for number, (judge, perplexity) in enumerate(found.perplexity.items(), 1):
+        row[f"PPL by judge {number}"] = float(np.nanmedian(perplexity))
+        if partner:
+            name = f"PPL change % by judge {number}"
+            row |= change_cells(name, perplexity, partner.perplexity[judge])
+    row |= {"repeated 4-grams %": round(100 * float(found.repeats.mean()), 2)}
+    row |= rate_cells("degenerate %", found.degenerate.astype(np.float64))
+    row |= {"distinct-2": round(found.distinct, 4), "tokens": round(float(found.tokens.mean()), 1)}
+    for number, (judge, other) in enumerate(found.off_topic.items(), 1):
+        own = found.perplexity[judge]
+        likelier = np.where(np.isfinite(own + other), own < other, np.nan)
+        row |= rate_cells(f"on topic % by judge {number}", likelier)
+    return row
+
+
+def _matched_cells(lab: Lab, marked: Detected, found: Quality, partner: Quality) -> Row:
+    """Return detection and quality at matched degeneration.
+
+    Prompts whose unmarked text loops are left out. A marked text that loops counts as missed, and
+    takes no part in the perplexity and in z: a mark cannot win by looping.
+    """
+    left_out = np.broadcast_to(partner.degenerate, marked.z.shape)
+    loops = found.degenerate
+    hits = np.where(loops, 0.0, _hits(marked.p_value, PLOTTED))
+    row = rate_cells(MATCHED_TPR, np.where(left_out, np.nan, hits))
+    whole = ~(left_out | loops)
+    if whole.any():
+        row[MATCHED_Z] = float(marked.z[whole].mean())
+    if lab.judges and whole.any():
+        judge = lab.judges[0]
+        perplexity = np.where(whole, found.perplexity[judge], np.nan)
+        row |= change_cells(MATCHED_PPL, perplexity, partner.perplexity[judge])
+    return row
+
+
+def _cost(lab: Lab, dataset: Dataset, settings: list[Setting]) -> Row:
+    """Return how long a step took, of a whole batch."""
+    slugs = {setting.slug for setting in settings}
+    notes = [note for note in lab.notes(settings)
+             if note.setting in slugs and note.prompts == dataset.name]  # fmt: skip
+    steps = lab.protocol.tokens // settings[0].per_step
+    batches = sum(note.texts / note.batch for note in notes)
+    seconds = sum(note.seconds for note in notes)
+    return {"ms a step": round(1000 * seconds / (batches * steps), 2)} if batches else {}
+
+
+def _lengths(lab: Lab, way: Way, keys: int) -> Report:
+    """Return how often the first tokens of texts are detected, by their number."""
+    entries = _entries(way, varied=False)
+    settings = [setting for scheme, strength in entries
+                for setting in way.marked(scheme, strength, keys)]  # fmt: skip
+    axes = ("tokens", TPR.format(100 * PLOTTED))
+    title = f"Rivals: detection against length, {way.name}"
+    report = start_report(lab, title, settings, axes, any_length=True)
+    for unused in ("most_repeats", "scored"):
+        del report.about[unused]
+    report.about["keys"] = keys
+    for dataset in lab.datasets:
+        for scheme, strength in entries:
+            written = [lab.texts(dataset, setting)
+                       for setting in way.marked(scheme, strength, keys)]  # fmt: skip
+            name = next(iter(scheme.scores))
+            scorers, points = _scorers(lab, scheme, name, keys), []
+            for length in LENGTHS:
+                long = np.array([[len(text["ids"]) >= length for text in texts]
+                                 for texts in written])  # fmt: skip
+                if not long.any():
+                    break
+                p_value = detected(scorers, written, length).p_value
+                row: Row = {"prompts": dataset.name, "scheme": scheme.name, "tokens": length,
+                            "texts": int(long.sum())}  # fmt: skip
+                for rate in RATES:
+                    hits = np.where(long, _hits(p_value, rate), np.nan)
+                    row |= rate_cells(TPR.format(100 * rate), hits)
+                report.add(row)
+                points.append((float(length), row[axes[1]]))
+            report.curves.append(Curve(dataset.name, scheme.name, points))
+    return report
