@@ -25,7 +25,8 @@ from hardware import describe
 from numpy.typing import NDArray
 
 from dllmark import Tokenizer, WatermarkKey, load_tokenizer
-from dllmark.detection.detector import count_pairs, joined
+from dllmark.detection.counting import count_pairs
+from dllmark.detection.detector import joined
 from dllmark.detection.expected import expected_shares
 from dllmark.detection.stats import binomial_tail
 from dllmark.relation.greenlist import HashedGreenList

@@ -126,16 +126,7 @@ def print_verdict(
 ) -> None:
     """Print the verdict in colour with its evidence, to standard output unless told otherwise."""
     style, figures = STYLE[detection.verdict.value], evidence(detection, label)
-    (to or out).print(Text.assemble(title, (conclusion(detection), style), f"  {figures}"))
-
-
-def conclusion(detection: Detection) -> str:
-    """Return the verdict in words, with the payload where one was looked for in a marked text."""
-    verdict = detection.verdict.value
-    if verdict != "watermarked" or not hasattr(detection, "payload"):
-        return verdict
-    payload = detection.payload
-    return "marked, payload unclear" if payload is None else f"{verdict}, payload {payload}"
+    (to or out).print(Text.assemble(title, (detection.conclusion, style), f"  {figures}"))
 
 
 def print_details(text: str, details: dict[str, Any], *, with_legend: bool = True) -> None:

@@ -1,7 +1,9 @@
 """`detect`: one text, its verdict as the exit status, and what it refuses."""
 
+import hashlib
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -24,7 +26,7 @@ def test_the_exit_status_is_the_verdict(run, key_file, marked, plain, tmp_path, 
         source = ["-"] if from_stdin else [tmp_path / "text"]
         result = run("detect", *source, "--key", key_file, stdin=text)
         assert (result.status, result.err) == (status, "")
-        assert result.out.startswith(f"{verdict}  z ")
+        assert result.out.startswith(f"{verdict} (")
 
 
 def test_the_key_may_come_from_the_environment(run, key_file, marked, monkeypatch):
@@ -48,7 +50,10 @@ def test_json_holds_the_evidence_and_no_secret(run, key, key_file, marked):
         "verdict": "watermarked", "z": pytest.approx(199**0.5),
         "p_value": pytest.approx(expected**199), "pairs": 199, "green": 199, "gamma": 0.5,
         "expected": expected, "fpr": 0.001, "scoring": "unique", "key_id": key.id,
-        "scheme": "dllmark-1", "keys_tried": 1,
+        "scheme": "dllmark-1", "keys_tried": 1, "strength": "overwhelming", "power": 0.999,
+        "conclusion": "watermarked (overwhelming evidence, rate 0.1 %)",
+        "pairs_needed": result.json["pairs_needed"],
+        "expected_if_marked": pytest.approx(expected * math.e / (1 + expected * (math.e - 1))),
     }  # fmt: skip
     assert key.secret.reveal().hex() not in result.out
 
@@ -215,8 +220,10 @@ def test_a_text_is_recognised_by_any_of_several_keys(
     keys = [option for path in files for option in ("--key", path)]
     alone = run("detect", "--key", key_file, "--json", stdin=marked).json
     result = run("detect", *keys, "--json", stdin=marked)
-    expected = {**alone, "keys_tried": 2, "p_value": 2 * alone["p_value"]}
-    assert (result.status, result.json) == (0, expected)
+    more = {"keys_tried": 2, "p_value": 2 * alone["p_value"]}
+    more["pairs_needed"] = result.json["pairs_needed"]
+    assert more["pairs_needed"] > alone["pairs_needed"]
+    assert (result.status, result.json) == (0, {**alone, **more})
     assert f"key {key.id} (best of 2)" in run("detect", *keys, stdin=marked).out
     assert run("detect", *keys, stdin=plain).status == 1
 
@@ -233,3 +240,50 @@ def test_details_are_those_of_the_key_that_fits(run, key_file, other_key_file, m
     assert several["tokens"] == alone["tokens"]
     [span], [corrected] = alone["spans"], several["spans"]
     assert corrected == {**span, "p_value": 2 * span["p_value"]}
+
+
+def test_a_statement_says_the_finding_in_words_and_what_was_examined(
+    run, key, key_file, marked, plain
+):
+    cases = {
+        marked: (0, "Finding: the text is consistent with the watermark"),
+        plain: (1, "Finding: no watermark"),
+        "Word.": (3, "Finding: the text is too short to tell."),
+    }
+    for text, (status, finding) in cases.items():
+        result = run("detect", "--key", key_file, "--statement", stdin=text)
+        assert (result.status, result.err) == (status, "")
+        assert result.out.startswith(finding)
+        assert "\nWhat this does not prove: " in result.out
+        assert hashlib.sha256(text.encode()).hexdigest() in result.out
+        assert key.secret.reveal().hex() not in result.out
+        as_json = run("detect", "--key", key_file, "--statement", "--json", stdin=text).json
+        assert as_json["statement"] + "\n" == result.out
+
+
+def test_statements_of_lines_name_their_lines(run, key_file, marked, plain):
+    lines = f"{json.dumps(marked)}\n{json.dumps(plain)}\n"
+    out = run("detect", "--jsonl", "--statement", "--key", key_file, stdin=lines).out
+    first, second = out.strip().split("\n\n")
+    assert "Text: standard input:1, " in first and "Text: standard input:2, " in second
+
+
+def test_the_statement_of_a_ring_names_the_label_and_counts_its_keys(
+    run, tokenizer, tmp_path, plain
+):
+    run("keys", "new", tmp_path / "ring", "master")
+    run("keys", "derive", tmp_path / "ring", "customer-17")
+    master, customer = dllmark.KeyRing(tmp_path / "ring").all_keys()
+    text = marked_text(customer, tokenizer)
+    said = run("detect", "--keyring", tmp_path / "ring", "--statement", stdin=text).out
+    assert f"the watermark of key {customer.id}, customer-17." in said
+    assert "best of 2 keys" in said and master.id not in said
+    said = run("detect", "--keyring", tmp_path / "ring", "--statement", stdin=plain).out
+    assert "no watermark of the 2 keys that were tried was detected" in said
+
+
+def test_the_statement_of_a_payload_names_it(run, key, key_file, tokenizer):
+    text = marked_text(dllmark.Payloads(8).key(key, 77), tokenizer)
+    options = ["--payload", "--payload-bits", 8, "--statement"]
+    said = run("detect", "--key", key_file, *options, stdin=text).out
+    assert "Payload: 77." in said and "best of 256 keys" in said

@@ -16,7 +16,7 @@ def lines(*records):
 def test_each_line_gets_a_result_in_order(run, key_file, marked, plain, tmp_path):
     (tmp_path / "texts.jsonl").write_text(lines({"text": plain}, marked, "Word.", ""))
     result = run("detect", tmp_path / "texts.jsonl", "--key", key_file)
-    shown = [line.split("\t")[:2] for line in result.out.splitlines()]
+    shown = [line.partition(" (")[0].split("\t") for line in result.out.splitlines()]
     verdicts = ["not detected", "watermarked", "too short", "too short"]
     sources = [f"{tmp_path / 'texts.jsonl'}:{number}" for number in range(1, 5)]
     assert shown == [list(line) for line in zip(sources, verdicts, strict=True)]

@@ -63,7 +63,8 @@ def test_a_text_that_two_payloads_fit_is_marked_and_its_payload_unclear(
     assert (result.status, "marked, payload unclear" in result.out) == (0, True)
     assert run("detect", "-", *options, "--json", stdin=text).json["payload"] is None
     lines = run("detect", "-", *options, "--jsonl", stdin=json.dumps({"text": text}))
-    assert lines.out.split("\t")[1] == "marked, payload unclear"
+    shown = lines.out.split("\t")[1]
+    assert shown == "marked, payload unclear (clear evidence, rate 1 %)"
 
 
 def test_a_text_without_a_payload_is_not_detected(run, key_file, marked, plain):

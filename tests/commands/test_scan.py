@@ -28,6 +28,7 @@ def test_a_hit_exits_0_and_no_hit_1(scan, corpus, tmp_path, texts):
     result = scan(corpus)
     assert (result.status, result.err) == (0, "")
     assert "- watermarked: 8, where chance alone would give at most 3e-05" in result.out
+    assert "- the evidence of those: 8 overwhelming" in result.out
     (tmp_path / "plain.jsonl").write_bytes(lines(texts[1:5]))
     result = scan(tmp_path / "plain.jsonl", to="plain")
     assert (result.status, result.err) == (1, "")

@@ -105,26 +105,31 @@ def test_counts_are_those_of_each_payloads_own_detector(key, tokenizer, gamma):
         assert found.green == max(totals.values()) == totals[found.key_id]
 
 
-@pytest.mark.parametrize(("first", "rest", "gamma"), [(0, 30, 0.5), (10, 20, 0.5), (7, 16, 0.25)])
-def test_the_chance_behind_a_screen_is_exact(first, rest, gamma):
+@pytest.mark.parametrize(
+    ("first", "rest", "gamma", "expected"),
+    [(0, 30, 0.5, 0.5), (10, 20, 0.5, 0.5), (7, 16, 0.25, 0.25), (10, 20, 0.5, 0.5625)],
+)
+def test_the_chance_behind_a_screen_is_exact(first, rest, gamma, expected):
     """Against rational arithmetic over all counts of the two parts."""
-    screen, p = Screen(first, rest, gamma), Fraction(gamma)
+    screen = Screen(first, rest, gamma)
 
-    def probability(k, n):
+    def probability(k, n, share=expected):
+        p = Fraction(share)
         return math.comb(n, k) * p**k * (1 - p) ** (n - k)
 
-    def at_least(k, n):
-        return sum(probability(i, n) for i in range(max(k, 0), n + 1))
+    def at_least(k, n, share=expected):
+        return sum(probability(i, n, share) for i in range(max(k, 0), n + 1))
 
-    passing = at_least(screen.least, first)
-    assert at_least(screen.least + 1, first) < Fraction(1, 8) <= passing
+    passing = at_least(screen.least, first, gamma)
+    assert at_least(screen.least + 1, first, gamma) < Fraction(1, 8) <= passing
     for green in range(screen.least, first + rest + 1):
         exact = sum(
             probability(x, first) * at_least(green - x, rest)
             for x in range(screen.least, first + 1)
         )
-        assert screen.chance(green) == pytest.approx(float(exact), rel=1e-9)
-    assert screen.chance(first + rest) == pytest.approx(gamma ** (first + rest), rel=1e-12)
+        assert screen.chance(green, expected) == pytest.approx(float(exact), rel=1e-9)
+    all_green = screen.chance(first + rest, expected)
+    assert all_green == pytest.approx(expected ** (first + rest), rel=1e-12)
 
 
 @pytest.mark.parametrize("screening", [False, True])
@@ -145,7 +150,7 @@ def simulated(rng, screen, rate, payloads, fpr):
     right = rng.binomial(screen.rest, rate)
     counts = np.append(rng.binomial(screen.rest, 0.5, payloads - 1), right)
     best = int(counts.max())
-    if 1 - (1 - screen.chance(best)) ** payloads > fpr:
+    if 1 - (1 - screen.chance(best, 0.5)) ** payloads > fpr:
         return "not detected"
     others = np.delete(counts, counts.argmax())
     if screen.doubt(best, others, others[:0]) > fpr:

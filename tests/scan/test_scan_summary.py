@@ -55,8 +55,9 @@ def test_counts_are_right(parts):
         "too_short": 1,
         "errors": 3,
         "fpr": 1e-6,
-        "expected_false_hits": pytest.approx(5e-6),
+        "expected_false_hits": pytest.approx(6e-6),
         "benjamini_hochberg": {"fdr": 0.05, "documents": 3, "largest_p_value": 1e-7},
+        "watermarked_by_strength": {"clear": 2, "overwhelming": 1},
         "watermarked_by_key": {"k1": 2, "k2": 1},
         "files": 3,
         "watermarked_by_file": [
@@ -75,7 +76,8 @@ def test_without_a_rate_there_are_no_discoveries(parts):
 
 def test_the_text_says_what_matters(parts):
     shown = as_text(summarise(*parts, fpr=1e-6, fdr=0.05))
-    assert "watermarked: 3, where chance alone would give at most 5e-06 (rate 1e-06)" in shown
+    assert "watermarked: 3, where chance alone would give at most 6e-06 (rate 1e-06)" in shown
+    assert "the evidence of those: 2 clear, 1 overwhelming" in shown
     assert "not readable: 3, see errors.jsonl" in shown
     assert "at a false discovery rate of 0.05: 3, with p-values up to 1e-07" in shown
     assert "| 2 | 3 | 66.67 % | b |\n| 1 | 2 | 50.00 % | a |" in shown

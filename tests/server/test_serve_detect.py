@@ -79,15 +79,29 @@ def test_a_secret_with_another_gamma_is_another_key(serve, key, tokenizer):
 
 def test_a_public_server_tells_a_verdict_and_a_class_of_p_values(serve, key, marked, plain):
     server = serve([key], with_model=False, public=True)
-    assert server.detect(marked) == {"verdict": "watermarked", "p_value_at_most": 1e-6}
-    assert server.detect(plain) == {"verdict": "not detected", "p_value_at_most": 1.0}
+    assert server.detect(marked) == {
+        "verdict": "watermarked", "strength": "clear", "p_value_at_most": 1e-6
+    }  # fmt: skip
+    assert server.detect(plain) == {
+        "verdict": "not detected", "strength": None, "p_value_at_most": 1.0
+    }  # fmt: skip
 
 
 def test_a_public_server_says_the_same_of_all_short_texts(serve, key, tokenizer):
     """The verdict on ten pairs would tell whether all of them are green."""
     server = serve([key], with_model=False, public=True)
+    too_short = {"verdict": "too short", "strength": None, "p_value_at_most": 1.0}
     for text in (marked_text(key, tokenizer, 45), plain_text(tokenizer, 45), ""):
-        assert server.detect(text) == {"verdict": "too short", "p_value_at_most": 1.0}
+        assert server.detect(text) == too_short
+
+
+def test_what_a_public_server_calls_too_short_depends_on_no_colour(serve, key, tokenizer):
+    """The pairs a text needs in truth grow with the green ones among its common pairs."""
+    server = serve([key], with_model=False, public=True)
+    for words, verdict in ((149, "too short"), (152, "not detected")):
+        for seed in range(5):
+            text = plain_text(tokenizer, words, seed)
+            assert server.detect(text)["verdict"] == verdict
 
 
 @pytest.mark.parametrize(

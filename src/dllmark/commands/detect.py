@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +26,6 @@ from dllmark.commands.payload_options import chosen_payloads, only_master
 from dllmark.errors import DllmarkError, InputError
 from dllmark.terminal import (
     ERROR,
-    conclusion,
     counting,
     err,
     evidence,
@@ -32,6 +33,7 @@ from dllmark.terminal import (
     print_error,
     print_json,
     print_line,
+    print_text,
     print_verdict,
 )
 
@@ -48,7 +50,11 @@ def detect(
     key: KeysOption = None,
     keyring: KeyringOption = None,
     fpr: Annotated[
-        float, typer.Option(help="The false-positive rate the verdict may have.")
+        float,
+        typer.Option(
+            help="The false-positive rate the verdict may have: 1 % suits one text that there is a "
+            "reason to ask about. `scan` asks about every text of a corpus, hence its 1e-6."
+        ),
     ] = 0.01,
     scoring: ScoringOption = "unique",
     tokenizer: TokenizersOption = None,
@@ -58,6 +64,10 @@ def detect(
     explain: Annotated[bool, typer.Option("--explain", help="Show the colour of tokens.")] = False,
     spans: Annotated[
         bool, typer.Option("--spans", help="Show which stretches carry the mark.")
+    ] = False,
+    statement: Annotated[
+        bool,
+        typer.Option("--statement", help="Say the finding in words, with what it does not prove."),
     ] = False,
     normalize: NormalizeOption = False,
     payload: FindPayloadOption = False,
@@ -70,6 +80,10 @@ def detect(
     With several keys, the verdict and the details are those of the key that fits best, and
     p-values are corrected for the number of keys; a key of a ring is named by its label. With
     --payload they are those of the payload that fits best, corrected for all payloads.
+
+    A verdict says how strong its evidence is: weak, clear (p at most 1e-4) or overwhelming (at
+    most 1e-10). A miss says its power: how many marked texts of this length would be found. Where
+    that is less than 95 %, the text is too short to tell.
 
     Exit status, as grep's: 0 watermarked (of JSONL: at least one text), 1 not detected,
     2 error, 3 too short to tell. For folders and many files, see `dllmark scan`.
@@ -86,7 +100,7 @@ def detect(
         raise InputError("payloads are told by distinct pairs: leave out --scoring")
     else:
         detector = load_payload_detector(only_master(keys), space, tokenizer or (), fpr=fpr)
-    report = _Report(detector, labels, explain, spans, as_json)
+    report = _Report(detector, labels, explain, spans, statement, as_json)
     if jsonl or file.endswith(".jsonl"):
         raise typer.Exit(_detect_lines(report, file, normalize))
     raise typer.Exit(_detect_text(report, file, normalize))
@@ -100,6 +114,7 @@ class _Report:
     labels: dict[str, str]
     explain: bool
     spans: bool
+    statement: bool
     as_json: bool
 
     def print(self, document: Document, detection: Detection, *, with_source: bool) -> None:
@@ -113,16 +128,33 @@ class _Report:
         if self.spans:
             spans = self.detector.spans(document.text, detection)
             details["spans"] = [asdict(span) for span in spans]
+        if self.statement:
+            details["statement"] = _statement(document, detection, label)
         if self.as_json:
             source = {"source": document.source} if with_source else {}
             print_json({**source, **detection.to_dict(), **details})
             return
-        if with_source:
+        if self.statement:
+            print_text(details["statement"] + "\n" * with_source)
+        elif with_source:
             figures = evidence(detection, label)
-            print_line(f"{document.source}\t{conclusion(detection)}\t{figures}")
+            print_line(f"{document.source}\t{detection.conclusion}\t{figures}")
         else:
             print_verdict(detection, label=label)
         print_details(document.text, details)
+
+
+def _statement(document: Document, detection: Detection, label: str | None) -> str:
+    """Return the finding in words, with what was examined, when, and by what."""
+    from dllmark import __version__
+    from dllmark.detection.statement import statement
+
+    digest = hashlib.sha256(document.text.encode(errors="surrogatepass")).hexdigest()
+    return (
+        f"{statement(detection, label)}\n"
+        f"Text: {document.source}, {len(document.text):,} characters, SHA-256 {digest}. Examined "
+        f"on {datetime.now(timezone.utc):%Y-%m-%d} (UTC) with dllmark {__version__}."
+    )
 
 
 def _detect_text(report: _Report, file: str, normalize: bool) -> int:

@@ -47,7 +47,11 @@ def scan(
     text_column: Annotated[str, typer.Option(help="What the text is called.")] = "text",
     id_column: Annotated[str, typer.Option(help="What a document's own name is called.")] = "id",
     fpr: Annotated[
-        float, typer.Option(help="The false-positive rate a document's verdict may have.")
+        float,
+        typer.Option(
+            help="The false-positive rate a document's verdict may have: at 1e-6 a million "
+            "unmarked documents give about one false hit, where `detect`'s 1 % would give 10,000."
+        ),
     ] = 1e-6,
     bh: Annotated[
         float | None,

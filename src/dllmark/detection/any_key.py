@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dllmark.detection.detector import (
-    Detection,
-    Detector,
-    Scoring,
-    TextOrIds,
-    count_pairs,
-    verdicts,
-)
+from dllmark.detection.counting import count_pairs
+from dllmark.detection.detector import Detection, Detector, Scoring, TextOrIds, verdicts
 from dllmark.detection.family import Encoded, FamilyDetector, Scores, text_count
-from dllmark.detection.stats import binomial_tail, family_wise, z_score
+from dllmark.detection.power import pairs_needed
+from dllmark.detection.stats import binomial_tail, family_wise, one_of_family, z_score
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.source import Source
@@ -50,33 +45,38 @@ class AnyKeyDetector(FamilyDetector):
         tried = len(self._detectors)
         shape = tried, text_count(encoded)
         green, pairs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-        p_values, z, least = np.empty(shape), np.empty(shape), np.empty(shape)
+        p_values, z = np.empty(shape), np.empty(shape)
         for (name, scoring, gamma), which in self._groups.items():
             lists = [self._detectors[one].green for one in which]
-            found, scored = count_pairs(lists, self.tokenizers[name], *encoded[name], scoring)
+            unique = scoring == "unique"
+            found, scored = count_pairs(lists, self.tokenizers[name], *encoded[name], unique=unique)
             green[which], pairs[which] = found, scored
             p_values[which] = binomial_tail(found, scored, gamma)
-            z[which], least[which] = z_score(found, scored, gamma), gamma**scored
+            z[which] = z_score(found, scored, gamma)
         best = np.argmin(p_values, axis=0), np.arange(shape[1])
-        expected = self._expected(best[0], encoded)
+        expected, needed = self._tested(best[0], encoded)
         p_value = family_wise(binomial_tail(green[best], pairs[best], expected), tried)
-        least[best] = expected ** pairs[best]
-        verdict = verdicts(p_value, family_wise(least.min(axis=0), tried), self._fpr[best[0]])
+        verdict = verdicts(p_value, pairs[best] < needed, self._fpr[best[0]])
         return Scores(
             verdict, z[best], p_value, pairs[best], green[best], expected, best[0],
             self._key_ids[best[0]], payload=np.full(shape[1], None),
         )  # fmt: skip
 
-    def _expected(self, best: NDArray[np.int64], encoded: Encoded) -> NDArray[np.float64]:
+    def _tested(
+        self, best: NDArray[np.int64], encoded: Encoded
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the share of green pairs that each text is tested against, by its best key.
 
-        Keys are chosen by γ alone: no share is below γ, so the best p-value only grows.
+        And how many pairs a miss needs to mean something. Keys are chosen by γ alone: no share is
+        below γ, so the best p-value only grows.
         """
-        shares = np.empty(len(best))
+        shares, needed = np.empty(len(best)), np.empty(len(best), dtype=np.int64)
         for number in np.unique(best):
             detector, own = self._detectors[number], best == number
             shares[own] = detector.expected_shares(*encoded[detector.tokenizer.fingerprint])[own]
-        return shares
+            rate = one_of_family(detector.fpr, len(self))
+            needed[own] = pairs_needed(shares[own], rate, detector.mark_strength)
+        return shares, needed
 
     def _detections(self, scores: Scores) -> list[Detection]:
         names = "verdict", "z", "p_value", "pairs", "green", "expected", "key"
@@ -130,13 +130,14 @@ def load_detector(
     *,
     fpr: float = 0.01,
     scoring: Scoring = "unique",
+    marked_share: float | None = None,
 ) -> AnyKeyDetector:
     """Return the detector of some keys, with their tokenizers loaded.
 
     Each key says where its tokenizer is; `moved` says where tokenizers are instead.
     """
     found = [load_tokenizer(source) for source in moved]
-    return key_detector(keys, found, fpr=fpr, scoring=scoring)
+    return key_detector(keys, found, fpr=fpr, scoring=scoring, marked_share=marked_share)
 
 
 def key_detector(
@@ -145,14 +146,13 @@ def key_detector(
     *,
     fpr: float = 0.01,
     scoring: Scoring = "unique",
+    marked_share: float | None = None,
 ) -> AnyKeyDetector:
     """Return the detector of some keys, whose tokenizers are in `moved` or where a key says."""
     tokenizers = key_tokenizers(keys, moved)
+    options: dict[str, Any] = {"fpr": fpr, "scoring": scoring, "marked_share": marked_share}
     return AnyKeyDetector(
-        [
-            Detector(key, tokenizers[key.tokenizer.fingerprint], fpr=fpr, scoring=scoring)
-            for key in keys
-        ]
+        [Detector(key, tokenizers[key.tokenizer.fingerprint], **options) for key in keys]
     )
 
 

@@ -16,11 +16,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dllmark.detection.counting import count_pairs
 from dllmark.detection.expected import expected_shares
+from dllmark.detection.power import mark_strength, marked_shares, pairs_needed, powers
 from dllmark.detection.spans import best_segments
-from dllmark.detection.stats import binomial_tail, z_score
+from dllmark.detection.stats import binomial_tail, one_of_family, z_score
+from dllmark.detection.words import Strength, conclusion, strength
 from dllmark.errors import InputError
-from dllmark.relation.greenlist import GreenList, HashedGreenList, colours
+from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.source import Source, resolve
 from dllmark.relation.tokenizer import AnyTokenizer, Ids, Tokenizer
@@ -37,7 +40,11 @@ BATCH_CHARACTERS = 1 << 22
 
 
 class Verdict(str, Enum):
-    """What a detection concludes. "watermarked" means consistent with the key, not authorship."""
+    """What a detection concludes. "watermarked" means consistent with the key, not authorship.
+
+    "too short" means that too few marked texts of this length would be found for a miss to mean
+    something.
+    """
 
     WATERMARKED = "watermarked"
     NOT_DETECTED = "not detected"
@@ -50,7 +57,7 @@ class Detection:
 
     `expected` is the share of green pairs that the p-value is tested against: γ, or more where the
     key happens to colour the common pairs of such a text green (see `expected.py`).
-    "too short" means that even a text with nothing but green pairs could not reach that rate.
+    `mark_strength` is how much the mark is taken to raise the log-odds of a green pair.
     """
 
     verdict: Verdict
@@ -64,6 +71,7 @@ class Detection:
     scoring: Scoring
     key_id: str
     scheme: str
+    mark_strength: float
     keys_tried: int = 1
 
     @property
@@ -71,9 +79,52 @@ class Detection:
         """The share of scored pairs that are green (0 where none was scored)."""
         return self.green / self.pairs if self.pairs else 0.0
 
+    @property
+    def strength(self) -> Strength | None:
+        """How strong the evidence is, in a word; None where the text is not called watermarked."""
+        return strength(self.p_value) if self.verdict is Verdict.WATERMARKED else None
+
+    @property
+    def expected_if_marked(self) -> float:
+        """The share of green pairs that a marked text is taken to have."""
+        return float(marked_shares(self.expected, self.mark_strength))
+
+    @property
+    def power(self) -> float:
+        """The chance that a marked text with as many pairs is called watermarked."""
+        return float(powers(self.pairs, *self._tested))
+
+    @property
+    def pairs_needed(self) -> int:
+        """How many pairs a text needs for 95 % of marked ones to be called watermarked."""
+        return int(pairs_needed(*self._tested))
+
+    @property
+    def _tested(self) -> tuple[float, float, float]:
+        return self.expected, one_of_family(self.fpr, self.keys_tried), self.mark_strength
+
+    @property
+    def conclusion(self) -> str:
+        """The verdict in a few words, with the strength of the evidence or the power, and the rate.
+
+        >>> Detector(key).detect("word").conclusion
+        'too short (power 0 %, rate 1 %; 71 pairs needed)'
+        """
+        return conclusion(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {**asdict(self), "verdict": self.verdict.value}
+        record = asdict(self)
+        del record["mark_strength"]
+        return {
+            **record,
+            "verdict": self.verdict.value,
+            "strength": self.strength,
+            "conclusion": self.conclusion,
+            "power": self.power,
+            "pairs_needed": self.pairs_needed,
+            "expected_if_marked": self.expected_if_marked,
+        }
 
 
 @dataclass(frozen=True)
@@ -107,6 +158,9 @@ class Span:
 class Detector:
     """Detects one key's watermark in texts or token ids.
 
+    `marked_share` is the share of green pairs in texts that were marked as yours are, if it was
+    measured: what is "too short" is decided by it (see `power.py`).
+
     >>> Detector(key).detect("A short text.").verdict.value
     'too short'
     """
@@ -118,6 +172,7 @@ class Detector:
         *,
         fpr: float = 0.01,
         scoring: Scoring = "unique",
+        marked_share: float | None = None,
     ) -> None:
         if not 0 < fpr < 1:
             raise InputError(f"the false-positive rate lies in (0, 1); got {fpr}")
@@ -129,6 +184,7 @@ class Detector:
         self.identity: Identity = source.identity
         self.fpr = fpr
         self.scoring: Scoring = scoring
+        self.mark_strength = mark_strength(marked_share, self.identity.gamma)
         self.green = source
 
     def detect(self, text: TextOrIds, prompt: TextOrIds | None = None) -> Detection:
@@ -219,11 +275,13 @@ class Detector:
     def _detections(self, texts: Sequence[Ids]) -> list[Detection]:
         """Score several sequences of ids at once."""
         ids, lengths = joined(texts)
-        [green], pairs = count_pairs([self.green], self.tokenizer, ids, lengths, self.scoring)
+        unique = self.scoring == "unique"
+        [green], pairs = count_pairs([self.green], self.tokenizer, ids, lengths, unique=unique)
         expected = self.expected_shares(ids, lengths)
         p_value = binomial_tail(green, pairs, expected)
+        needed = pairs_needed(expected, self.fpr, self.mark_strength)
         scores = zip(
-            verdicts(p_value, expected**pairs, self.fpr).tolist(),
+            verdicts(p_value, pairs < needed, self.fpr).tolist(),
             z_score(green, pairs, self.identity.gamma).tolist(),
             p_value.tolist(),
             pairs.tolist(),
@@ -250,7 +308,7 @@ class Detector:
         identity = self.identity
         return Detection(
             Verdict(verdict), z, p_value, pairs, green, identity.gamma, expected, self.fpr,
-            self.scoring, identity.key_id, identity.scheme, tried,
+            self.scoring, identity.key_id, identity.scheme, self.mark_strength, tried,
         )  # fmt: skip
 
     def _colours(self, ids: Ids, scoring: Scoring) -> tuple[Bools, Bools]:
@@ -305,67 +363,21 @@ def joined(texts: Sequence[Ids]) -> tuple[Ids, NDArray[np.int64]]:
     return np.concatenate([np.zeros(0, dtype=np.int64), *texts]), lengths
 
 
-def count_pairs(
-    lists: Sequence[GreenList],
-    tokenizer: Tokenizer,
-    ids: Ids,
-    lengths: NDArray[np.int64],
-    scoring: Scoring = "unique",
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each green list the green pairs of each text, and the pairs of each text.
-
-    The texts stand one behind the other in `ids`.
-
-    >>> tokenizer, ids = Detector(key).tokenizer, np.arange(100, 109)
-    >>> count_pairs([HashedGreenList(key, 16384)], tokenizer, ids, np.array([4, 5]))[1]
-    array([3, 4])
-    """
-    count = len(lengths)
-    text = np.repeat(np.arange(count), lengths)
-    left, right = ids[:-1], ids[1:]
-    usable = tokenizer.scored[left] & tokenizer.scored[right]
-    usable &= text[:-1] == text[1:]
-    left, right, text = left[usable], right[usable], text[1:][usable]
-    which: slice | NDArray[np.int64] = slice(None)
-    if scoring == "unique":
-        # One sort brings the repeats within a text together, and also those between texts: every
-        # pair is coloured once for all texts. `np.unique` takes far longer than sorting.
-        bits, low = tokenizer.vocab_size.bit_length(), count.bit_length()
-        code = np.sort((((left << bits) | right) << low) | text)
-        code = code[_first_of_run(code)]
-        text, pair = code & ((1 << low) - 1), code >> low
-        first = _first_of_run(pair)
-        which = np.cumsum(first) - 1
-        pair = pair[first]
-        left, right = pair >> bits, pair & ((1 << bits) - 1)
-    green = np.empty((len(lists), count), dtype=np.int64)
-    for counted, coloured in zip(green, colours(lists, left, right), strict=True):
-        counted[:] = np.bincount(text[coloured[which]], minlength=count)
-    return green, np.bincount(text, minlength=count)
-
-
-def _first_of_run(ordered: NDArray[np.int64]) -> Bools:
-    """Return where a value differs from the one before it."""
-    first = np.ones(len(ordered), dtype=np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return first
-
-
 def check_several(texts: object) -> None:
     """Raise `InputError` for one text in place of several: its letters would be scored."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise InputError("texts is a list of texts: put a single one in [ ]")
 
 
-def verdicts(p_value: ArrayLike, least: ArrayLike, fpr: ArrayLike) -> NDArray[np.object_]:
-    """Conclude from p-values and the least that texts of this length could have had.
+def verdicts(p_value: ArrayLike, short: ArrayLike, fpr: ArrayLike) -> NDArray[np.object_]:
+    """Conclude from p-values, and whether the texts are too short for a miss to mean something.
 
-    >>> verdicts([0.001, 0.5, 0.5], [0.001, 0.001, 0.5], 0.01).tolist()
+    >>> verdicts([0.001, 0.5, 0.5], [True, False, True], 0.01).tolist()
     ['watermarked', 'not detected', 'too short']
     """
-    p_value, least, fpr = np.asarray(p_value), np.asarray(least), np.asarray(fpr)
-    found = np.where(least > fpr, Verdict.TOO_SHORT.value, Verdict.NOT_DETECTED.value)
-    return np.where(p_value <= fpr, Verdict.WATERMARKED.value, found).astype(np.object_)
+    missed = np.where(short, Verdict.TOO_SHORT.value, Verdict.NOT_DETECTED.value)
+    hit = np.asarray(p_value) <= np.asarray(fpr)
+    return np.where(hit, Verdict.WATERMARKED.value, missed).astype(np.object_)
 
 
 def batches(texts: Iterable[Prepared]) -> Iterator[list[Prepared]]:

@@ -2,7 +2,8 @@
 
 Under a payload that did not mark the text, each distinct pair is green with probability γ,
 independently of all other payloads. So the best of K payloads has the exact p-value 1 - (1-P)^K,
-where P is the chance of one.
+where P is the chance of one. As with any key, P is taken at the share of green pairs that the best
+payload's key leads to expect of the text, where that is above γ: no p-value gets smaller by it.
 
 Of more than `SCREENED` payloads, a third of the pairs is counted first, and only payloads among the
 greenest eighth there are counted to the end. The rule is fixed before the text is seen, so P is
@@ -24,10 +25,12 @@ from numpy.typing import NDArray
 
 from dllmark.detection.any_key import key_tokenizers
 from dllmark.detection.detector import Detection, Detector, Verdict, verdicts
+from dllmark.detection.expected import expected_shares
 from dllmark.detection.family import Encoded, FamilyDetector, Scores
-from dllmark.detection.stats import binomial_tail, family_wise, z_score
+from dllmark.detection.power import mark_strength, pairs_needed
+from dllmark.detection.stats import binomial_tail, family_wise, one_of_family, z_score
 from dllmark.errors import MismatchError
-from dllmark.relation.greenlist import green_counts
+from dllmark.relation.greenlist import HashedGreenList, green_counts
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.payload import Payload, Payloads
 from dllmark.relation.prf import pair_message
@@ -72,6 +75,7 @@ class PayloadDetector(FamilyDetector):
         tokenizer: AnyTokenizer | None = None,
         *,
         fpr: float = 0.01,
+        marked_share: float | None = None,
         place: Callable[[NDArray[np.int64]], Any] | None = None,
     ) -> None:
         key = key if isinstance(key, WatermarkKey) else WatermarkKey.load(key)
@@ -79,6 +83,7 @@ class PayloadDetector(FamilyDetector):
         self.payloads = payloads
         self.tokenizers = {checked.fingerprint: checked}
         self.fpr = fpr
+        self.mark_strength = mark_strength(marked_share, key.gamma)
         self._key = key
         self._place = place
         secrets = payloads.secrets(key)
@@ -102,20 +107,21 @@ class PayloadDetector(FamilyDetector):
         found = [
             self._find(text) for text in np.split(ids, np.cumsum(lengths)[:-1])[: len(lengths)]
         ]
-        gamma = self._key.gamma
         green, pairs, best = (
             np.array([getattr(one, name) for one in found], dtype=np.int64)
             for name in ("green", "pairs", "number")
         )
-        p_value = np.array([one.p_value for one in found])
-        verdict = verdicts(p_value, family_wise(gamma**pairs, len(self)), self.fpr)
+        p_value, expected = (
+            np.array([getattr(one, name) for one in found]) for name in ("p_value", "expected")
+        )
+        rate = one_of_family(self.fpr, len(self))
+        needed = pairs_needed(expected, rate, self.mark_strength)
+        verdict = verdicts(p_value, pairs < needed, self.fpr)
         payload, key_id = np.full((2, len(found)), None)
         for at, one in enumerate(found):
-            fits = self.payloads[one.number]
-            key_id[at] = self.payloads.key(self._key, fits).id
-            payload[at] = fits if one.clear else None
-        z = z_score(green, pairs, gamma)
-        expected = np.full(len(found), gamma)  # thousands of keys are fair to any text together
+            key_id[at] = one.key_id
+            payload[at] = self.payloads[one.number] if one.clear else None
+        z = z_score(green, pairs, self._key.gamma)
         return Scores(verdict, z, p_value, pairs, green, expected, best, key_id, payload)
 
     def _find(self, ids: Ids) -> _Found:
@@ -126,17 +132,19 @@ class PayloadDetector(FamilyDetector):
         message = np.unique(pair_message(left[scored], right[scored]).astype(np.uint64))
         first = message[::3] if len(self) > SCREENED else message[:0]
         rest = np.delete(message, slice(None, None, 3)) if len(first) else message
-        gamma = self._key.gamma
-        screen = Screen(len(first), len(rest), gamma)
+        screen = Screen(len(first), len(rest), self._key.gamma)
         count = self._count(slice(None), first)
         passed = np.flatnonzero(count >= min(screen.least, count.max()))
         total = count[passed] + self._count(passed, rest)
         best = int(np.argmax(total))
-        green = int(total[best])
-        p_value = float(family_wise(screen.chance(green), len(self)))
+        green, number = int(total[best]), int(passed[best])
+        key = self.payloads.key(self._key, self.payloads[number])
+        own = HashedGreenList(key, tokenizer.vocab_size)
+        expected = float(expected_shares(own, tokenizer, ids, np.array([len(ids)]))[0])
+        p_value = float(family_wise(screen.chance(green, expected), len(self)))
         others, left_out = np.delete(total, best), np.delete(count, passed)
         clear = p_value <= self.fpr and screen.doubt(green, others, left_out) <= self.fpr
-        return _Found(int(passed[best]), green, len(message), p_value, clear)
+        return _Found(number, key.id, green, len(message), expected, p_value, clear)
 
     def _count(self, which: slice | NDArray[np.int64], message: NDArray[np.uint64]) -> Any:
         """Return the green pairs under some of the payloads."""
@@ -150,10 +158,11 @@ class PayloadDetector(FamilyDetector):
 
     def _detections(self, scores: Scores) -> list[Detection]:
         alike: dict[str, Any] = {
-            "gamma": self._key.gamma, "expected": self._key.gamma, "fpr": self.fpr,
-            "scoring": "unique", "scheme": self._key.identity.scheme, "keys_tried": len(self),
+            "gamma": self._key.gamma, "fpr": self.fpr, "scoring": "unique",
+            "scheme": self._key.identity.scheme, "mark_strength": self.mark_strength,
+            "keys_tried": len(self),
         }  # fmt: skip
-        names = "z", "p_value", "pairs", "green", "key_id", "payload"
+        names = "z", "p_value", "pairs", "green", "expected", "key_id", "payload"
         columns = [scores.verdict, *(getattr(scores, name) for name in names)]
         return [
             PayloadDetection(Verdict(verdict), **dict(zip(names, row, strict=True)), **alike)
@@ -172,11 +181,17 @@ class PayloadDetector(FamilyDetector):
 
 
 def load_payload_detector(
-    key: WatermarkKey, payloads: Payloads, moved: Sequence[str] = (), *, fpr: float = 0.01
+    key: WatermarkKey,
+    payloads: Payloads,
+    moved: Sequence[str] = (),
+    *,
+    fpr: float = 0.01,
+    marked_share: float | None = None,
 ) -> PayloadDetector:
     """Return the detector of a key's payloads, with its tokenizer loaded from where it is now."""
     tokenizers = key_tokenizers([key], [load_tokenizer(source) for source in moved])
-    return PayloadDetector(key, payloads, tokenizers[key.tokenizer.fingerprint], fpr=fpr)
+    tokenizer = tokenizers[key.tokenizer.fingerprint]
+    return PayloadDetector(key, payloads, tokenizer, fpr=fpr, marked_share=marked_share)
 
 
 @dataclass(frozen=True)
@@ -184,8 +199,10 @@ class _Found:
     """The payload that fits a text best, by its number; `clear` where it marked the text."""
 
     number: int
+    key_id: str
     green: int
     pairs: int
+    expected: float
     p_value: float
     clear: bool
 
@@ -196,7 +213,7 @@ class Screen:
 
     Only a payload with at least `least` green pairs of the `first` is counted to the end.
 
-    >>> Screen(first=0, rest=2, gamma=0.5).chance(2)
+    >>> Screen(first=0, rest=2, gamma=0.5).chance(2, expected=0.5)
     0.25
     """
 
@@ -210,11 +227,11 @@ class Screen:
         tails = binomial_tail(np.arange(self.first + 1), self.first, self.gamma)
         return int(np.flatnonzero(tails >= SHARE)[-1])
 
-    def chance(self, green: int) -> float:
+    def chance(self, green: int, expected: float) -> float:
         """Return how likely a payload that did not mark the text passes with as many green."""
         of_first = np.arange(self.least, self.first + 2)
-        tails = binomial_tail(of_first, self.first, self.gamma)
-        reach = binomial_tail(green - of_first[:-1], self.rest, self.gamma)
+        tails = binomial_tail(of_first, self.first, expected)
+        reach = binomial_tail(green - of_first[:-1], self.rest, expected)
         return float(-np.diff(tails) @ reach)
 
     def doubt(self, green: int, others: NDArray[np.int64], left_out: NDArray[np.int64]) -> float:

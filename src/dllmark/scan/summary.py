@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dllmark.detection.detector import Verdict
+from dllmark.detection.words import strength
 from dllmark.files import atomic_write, writing
 
 BINS = 20
@@ -32,6 +33,7 @@ def summarise(
     discovery rate. In memory are one file of rows at a time, and the p-values up to `fdr`.
     """
     verdicts: Counter[str] = Counter()
+    strengths: Counter[str] = Counter()
     by_key: Counter[str] = Counter()
     by_payload: Counter[str | None] | None = None
     by_file: dict[str, Counter[str]] = {}
@@ -46,6 +48,7 @@ def summarise(
             by_file.setdefault(row["path"], Counter())[row["verdict"]] += row["count_all"]
             verdicts[row["verdict"]] += row["count_all"]
         hits = table.filter(pc.field("verdict") == HIT)
+        strengths.update(map(strength, hits["p_value"].to_pylist()))
         by_key.update(hits["key_id"].to_pylist())
         if with_payload:
             by_payload = by_payload or Counter()
@@ -63,8 +66,9 @@ def summarise(
         "too_short": verdicts[Verdict.TOO_SHORT.value],
         "errors": _count_lines(errors),
         "fpr": fpr,
-        "expected_false_hits": fpr * (documents - verdicts[Verdict.TOO_SHORT.value]),
+        "expected_false_hits": fpr * documents,
         "benjamini_hochberg": fdr and _discoveries(np.concatenate(small), documents, fdr),
+        "watermarked_by_strength": dict(sorted(strengths.items())),
         "watermarked_by_key": dict(sorted(by_key.items())),
         **({} if by_payload is None else {"watermarked_by_payload": _by_payload(by_payload)}),
         "files": len(by_file),
@@ -130,9 +134,12 @@ def as_text(summary: dict[str, Any]) -> str:
         f"- watermarked: {summary['watermarked']:,}, where chance alone would give at most "
         f"{summary['expected_false_hits']:.3g} (rate {summary['fpr']:g})",
         f"- not detected: {summary['not_detected']:,}",
-        f"- too short to tell: {summary['too_short']:,}",
+        f"- not detected, and too short for a miss to mean something: {summary['too_short']:,}",
         f"- not readable: {summary['errors']:,}" + (", see errors.jsonl" * (summary["errors"] > 0)),
     ]
+    if strengths := summary["watermarked_by_strength"]:
+        shown = ", ".join(f"{count:,} {name}" for name, count in strengths.items())
+        lines.insert(4, f"- the evidence of those: {shown}")
     if discoveries := summary["benjamini_hochberg"]:
         lines.append(
             f"- by Benjamini-Hochberg at a false discovery rate of {discoveries['fdr']:g}: "

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from dllmark.detection.detector import Scoring, Span, TokenMark, Verdict
+from dllmark.detection.words import Strength
 from dllmark.server.limits import shown_limit
 from dllmark.server.service import Service
 
@@ -43,12 +44,26 @@ class Evidence(BaseModel):
     """A verdict and all that it rests on. "watermarked" means consistent with the key."""
 
     verdict: Verdict
+    strength: Annotated[
+        Strength | None, Field(description="How strong the evidence of a watermarked text is.")
+    ]
+    conclusion: Annotated[
+        str, Field(description="Verdict, strength or power, and rate, in a few words to show.")
+    ]
     z: float
     p_value: Annotated[float, Field(description="Corrected for the number of keys tried.")]
     pairs: int
     green: int
     green_fraction: float
     gamma: float
+    expected: Annotated[float, Field(description="The share that is green without the mark.")]
+    expected_if_marked: Annotated[
+        float, Field(description="The share that is taken to be green in marked texts.")
+    ]
+    power: Annotated[
+        float, Field(description="How many marked texts with as many pairs would be found.")
+    ]
+    pairs_needed: Annotated[int, Field(description="Pairs at which 95 % of them would be.")]
     fpr: float
     scoring: Scoring
     key_id: Annotated[str, Field(description="The key that fits best.")]
@@ -65,6 +80,7 @@ class CoarseEvidence(BaseModel):
     """What a public server tells: the verdict, and a class of p-values."""
 
     verdict: Verdict
+    strength: Strength | None
     p_value_at_most: float
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dllmark.detection.any_key import AnyKeyDetector, key_detector
 from dllmark.detection.detector import Detection, Scoring, Verdict
+from dllmark.detection.words import strength
 from dllmark.errors import DllmarkError, InputError, KeyRingError, MismatchError
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.keyring import KeyRing
@@ -39,6 +40,9 @@ COARSE = (1e-6, 1e-4, 1e-2, 1.0)
 
 PUBLIC_PAIRS = 50
 """A public server calls a text with fewer pairs too short: a verdict on few tells their colours."""
+
+PUBLIC_MISS = 150
+"""And a miss on fewer. What the text needs in truth depends on the colours of its common pairs."""
 
 
 class FixedKeys:
@@ -220,7 +224,14 @@ class Service:
 
 def coarse(detection: Detection) -> dict[str, Any]:
     """Return what a public server says of a detection."""
-    if detection.pairs < PUBLIC_PAIRS:
-        return {"verdict": Verdict.TOO_SHORT.value, "p_value_at_most": COARSE[-1]}
+    missed = detection.verdict is not Verdict.WATERMARKED
+    if detection.pairs < (PUBLIC_MISS if missed else PUBLIC_PAIRS):
+        short = Verdict.TOO_SHORT.value
+        return {"verdict": short, "strength": None, "p_value_at_most": COARSE[-1]}
+    verdict = Verdict.NOT_DETECTED if missed else Verdict.WATERMARKED
     at_most = min(bound for bound in COARSE if detection.p_value <= bound)
-    return {"verdict": detection.verdict.value, "p_value_at_most": at_most}
+    return {
+        "verdict": verdict.value,
+        "strength": None if missed else strength(at_most),
+        "p_value_at_most": at_most,
+    }
