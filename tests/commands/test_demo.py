@@ -17,7 +17,9 @@ from dllmark.models.families import EMBEDDED
 pytestmark = pytest.mark.usefixtures("one_core")
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-VERDICT = re.compile(r"^verdict: ([a-z ]+)  z (-?[0-9.]+)  p (\S+)  \d+ of \d+ pairs green", re.M)
+VERDICT = re.compile(
+    r"^verdict: ([a-z ]+) \(.*\)  z (-?[0-9.]+)  p (\S+)  \d+ of \d+ pairs green", re.M
+)
 
 
 @dataclass
@@ -53,7 +55,7 @@ def shown(tmp_path_factory):
 
 def test_the_marked_text_is_recognised_and_the_other_is_not(shown):
     (marked, z, p), (other, *_) = VERDICT.findall(shown.plain)
-    assert (marked, other) == ("watermarked", "not detected")
+    assert (marked, other) == ("watermarked", "too short")  # 64 tokens, where the demo has 128
     assert float(z) > 2.33
     assert float(p) < 0.01
 
