@@ -51,9 +51,10 @@ def mark(small_key, small_tokenizer):
 @every_sampler
 def test_a_marked_text_is_detected_and_an_unmarked_one_is_not(model, small_key, mark, sampler):
     detector = Detector(small_key, model.tokenizer, fpr=1e-3)
-    for watermark, verdict in ((mark, "watermarked"), (None, "not detected")):
+    for watermark in (mark, None):
         for text in generate(model, PROMPTS, watermark, sampler, tokens=128, chat=False):
-            assert detector.detect(text.ids).verdict.value == verdict
+            found = detector.detect(text.ids).verdict.value == "watermarked"
+            assert found is (watermark is not None)
             assert text.watermark == (watermark and mark.identity.to_dict())
 
 

@@ -180,7 +180,7 @@ def test_a_public_server_decides_about_the_mark_and_shows_no_colours(serve, key)
     events = server.events(**REQUEST)
     assert all("marks" not in data for _, data in events)
     assert all("detection" not in data for _, data in events[:-1])
-    assert set(events[-1][1]["detection"]) == {"verdict", "p_value_at_most"}
+    assert set(events[-1][1]["detection"]) == {"verdict", "strength", "p_value_at_most"}
     for option in ({"delta": 0}, {"strategy": "kgw"}, {"watermark": False}, {"compare": True}):
         response = server.post("/v1/generate", **REQUEST, **option)
         assert (response.status_code, response.json()["error"]["code"]) == (400, "not_public")
