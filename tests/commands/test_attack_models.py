@@ -133,7 +133,7 @@ def test_a_text_longer_than_the_model_takes_is_named(redenoise, checkpoint, sour
     result = redenoise(checkpoint())
     assert (result.status, (tmp_path / "out.jsonl").exists()) == (2, False)
     assert "line 6 has " in result.err
-    assert "takes 64: cut it into shorter texts" in result.err
+    assert "the model takes 64: cut it into shorter texts" in result.err
 
 
 @pytest.fixture

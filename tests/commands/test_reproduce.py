@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from small_wordnet import write_wordnet
 
 import dllmark.models.loading
 import dllmark.relation.tokenizer
@@ -85,6 +86,30 @@ def test_other_schemes_are_compared_in_one_command(run, folder, tmp_path, monkey
     first = json.loads((tmp_path / "out" / "rivals-t0.8-p1-random.json").read_text())
     assert again.records[0]["rows"] == first["rows"]
     assert len(list((tmp_path / "out" / "keys").iterdir())) == 2
+
+
+def test_attacks_use_the_model_once_loaded_and_what_is_given(
+    run, folder, tmp_path, monkeypatch, chat_server
+):
+    for name, value in {"ATTACKED": ("kgw",), "EDITED": (0.2,), "PASTED": (0.5,),
+                        "REFILLED": (0.3,), "ROUNDS": 2}.items():  # fmt: skip
+        monkeypatch.setattr(f"dllmark.experiments.robustness.{name}", value)
+    write_wordnet(tmp_path / "wn")
+    given = ["--endpoint", chat_server.url, "--endpoint-model", "m", "--wordnet", "wn"]
+    given += ["--keys", "1", "--device", "cpu"]
+    result = run("reproduce", "attacks", *SMALL, *given, "--json")
+    assert result.status == 0, result.err
+    assert folder == ["tiny"]
+    rows = {(row["attack"], row["strength"]): row["texts"] for row in result.json["rows"]}
+    assert rows["redenoise", 0.3] == rows["paraphrase", 2] == rows["synonyms", 0.5] == 8
+    assert {path.suffix for path in (tmp_path / "out").glob("attacks.*")} == {
+        ".md", ".csv", ".json", ".png",
+    }  # fmt: skip
+    monkeypatch.setattr(dllmark.models.loading, "load_model", None)
+    assert run("reproduce", "attacks", *SMALL, *given).status == 0  # nothing was missing
+    missing = run("reproduce", "attacks", *SMALL, "--wordnet", "nowhere")
+    assert missing.status == 2
+    assert "cannot read nowhere/cntlist.rev" in missing.err
 
 
 def test_json_is_what_the_file_holds(run, folder, tmp_path):

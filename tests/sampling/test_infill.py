@@ -90,9 +90,16 @@ def test_a_text_without_masks_is_not_shown_to_the_model(model, monkeypatch):
     assert same.tolist() == text(9).tolist()
 
 
-def test_a_text_too_long_and_a_batch_for_a_block_causal_model_are_refused(small_tokenizer, model):
+def test_a_block_causal_model_fills_the_texts_of_a_batch_one_by_one(small_tokenizer):
+    causal = tiny_model(small_tokenizer, **KINDS["block-causal"])
+    texts, positions = [text(20, 1), text(9, 2)], [np.arange(5), np.array([0, 8])]
+    together = infill(causal, texts, positions, temperature=0)
+    for ids, at, filled in zip(texts, positions, together, strict=True):
+        assert filled.tolist() == infill(causal, [ids], [at], temperature=0)[0].tolist()
+    twins = infill(causal, [text(30)] * 2, [np.arange(30)] * 2, temperature=1)
+    assert twins[0].tolist() != twins[1].tolist()
+
+
+def test_a_text_too_long_is_refused(model):
     with pytest.raises(DllmarkError, match="a text has 161 tokens, and tiny takes 160"):
         infill(model, [text(161)], [np.array([0])])
-    causal = tiny_model(small_tokenizer, **KINDS["block-causal"])
-    with pytest.raises(DllmarkError, match="tiny fills one text at a time"):
-        infill(causal, [text(5)] * 2, [np.array([0])] * 2)

@@ -5,16 +5,22 @@ Nobody needs the key for that, nor another model: a diffusion model fills in wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from dllmark.attacks.records import Record
 from dllmark.attacks.tokens import random_positions
+from dllmark.errors import InputError
 from dllmark.relation.tokenizer import Ids, Tokenizer
 
-Fill = Callable[[list[Ids], list[Ids], int], list[Ids]]
-"""Texts, the positions to write anew in each, and a seed: the new texts."""
+
+class Fill(Protocol):
+    """Who writes some tokens of texts anew: `dllmark.sampling.infill.infill` with a model."""
+
+    def __call__(self, texts: list[Ids], positions: list[Ids], *, seed: int) -> list[Ids]:
+        """Return the texts with new tokens at the positions of each."""
 
 
 def redenoise(
@@ -24,6 +30,7 @@ def redenoise(
     fill: Fill,
     ratio: float,
     *,
+    longest: int,
     seed: int = 0,
     batch: int = 8,
 ) -> Iterator[tuple[int, str]]:
@@ -31,8 +38,14 @@ def redenoise(
 
     Which tokens these are depends on the seed and the line. Batches are those of all records: a
     run that goes on where another stopped fills as that one would have. A text without tokens
-    stays.
+    stays, and one with more than `longest` is an `InputError`.
     """
+    for record in missing:
+        if (count := len(tokenizer.encode(record.text))) > longest:
+            raise InputError(
+                f"line {record.line} has {count} tokens, and the model takes {longest}: "
+                "cut it into shorter texts"
+            )
     numbers = {record.line: number for number, record in enumerate(missing)}
     for start in range(0, len(records), batch):
         together = records[start : start + batch]
@@ -46,7 +59,7 @@ def redenoise(
         some = [at for at, ids in enumerate(texts) if len(ids)]
         if some:
             filled = fill(
-                [texts[at] for at in some], [chosen[at] for at in some], seed + (start << 32)
+                [texts[at] for at in some], [chosen[at] for at in some], seed=seed + (start << 32)
             )
         new = dict(zip(some, filled if some else [], strict=True))
         for at, record in enumerate(together):

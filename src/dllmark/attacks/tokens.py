@@ -63,6 +63,24 @@ TOKEN_ATTACKS: dict[str, TokenAttack] = {
 }
 
 
+def token_edit(
+    name: str, ratio: float, tokenizer: Tokenizer
+) -> Callable[[str, np.random.Generator], str]:
+    """Return the edit of that name for texts: tokens are edited, and decoded again.
+
+    >>> from dllmark import load_tokenizer
+    >>> edit = token_edit("delete", 1.0, load_tokenizer("embedded"))
+    >>> edit("All of it.", np.random.default_rng(0))
+    ''
+    """
+    edit, vocabulary = TOKEN_ATTACKS[name], ordinary(tokenizer)
+
+    def change(text: str, rng: np.random.Generator) -> str:
+        return tokenizer.decode(edit(tokenizer.encode(text), ratio, rng, vocabulary))
+
+    return change
+
+
 def ordinary(tokenizer: Tokenizer) -> Ids:
     """Return the ids of the tokens that are scored: all but special ones and ids without a token.
 

@@ -53,15 +53,10 @@ def _of_tokens(name: str) -> Callable[..., None]:
         text_column: TextColumn = "text",
         as_json: JsonOption = False,
     ) -> None:
-        from dllmark.attacks.tokens import TOKEN_ATTACKS, ordinary
+        from dllmark.attacks.tokens import token_edit
         from dllmark.relation.tokenizer import load_tokenizer
 
-        words, edit = load_tokenizer(tokenizer), TOKEN_ATTACKS[name]
-        vocabulary = ordinary(words)
-
-        def change(text: str, rng: np.random.Generator) -> str:
-            return words.decode(edit(words.encode(text), ratio, rng, vocabulary))
-
+        change = token_edit(name, ratio, load_tokenizer(tokenizer))
         edit_all(name, file, output, ratio, seed, text_column, change, as_json)
 
     return command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,14 +20,11 @@ from dllmark.commands.attack_files import (
 )
 from dllmark.commands.options import JsonOption, SeedOption, check_seed
 from dllmark.commands.sampler_options import TemperatureOption
-from dllmark.errors import InputError
 from dllmark.sampling.settings import TEMPERATURE, check_temperature
 
 if TYPE_CHECKING:
     from dllmark.attacks.endpoint import GivenUp
     from dllmark.attacks.records import Record
-    from dllmark.models.loading import Model
-    from dllmark.relation.tokenizer import Ids
 
 API_KEY = "DLLMARK_API_KEY"
 
@@ -147,44 +145,20 @@ def redenoise_command(
     records = read_all(file, output, text_column)
 
     def answers(missing: list[Record]) -> Iterator[tuple[int, str]]:
-        if missing:
-            from dllmark.models.loading import load_model
+        if not missing:
+            return
+        from dllmark.attacks.redenoise import redenoise
+        from dllmark.models.loading import load_model
+        from dllmark.sampling.infill import infill
 
-            loaded = load_model(model, device=device)
-            yield from refilled(loaded, records, missing, ratio, temperature, seed, batch)
+        loaded = load_model(model, device=device)
+        yield from redenoise(
+            records, missing, loaded.tokenizer, partial(infill, loaded, temperature=temperature),
+            ratio, longest=loaded.config.max_length, seed=seed, batch=batch,
+        )  # fmt: skip
 
     attack = {
         "name": "redenoise", "ratio": ratio, "model": model,
         "temperature": temperature, "batch": batch, "seed": seed,
     }  # fmt: skip
     complete_all(attack, records, output, answers, as_json)
-
-
-def refilled(
-    model: Model,
-    records: list[Record],
-    missing: list[Record],
-    ratio: float,
-    temperature: float,
-    seed: int,
-    batch: int,
-) -> Iterator[tuple[int, str]]:
-    """Yield the number of each missing text, and the text with a share of its tokens refilled."""
-    from dllmark.attacks.redenoise import redenoise
-    from dllmark.sampling.infill import infill
-
-    longest = model.config.max_length
-    ids = model.tokenizer.encode_many([record.text for record in records])
-    for record, tokens in zip(records, ids, strict=True):
-        if len(tokens) > longest:
-            raise InputError(
-                f"line {record.line} has {len(tokens)} tokens, and {model.name} takes {longest}: "
-                "cut it into shorter texts"
-            )
-    if model.config.block_causal:
-        batch = 1
-
-    def fill(texts: list[Ids], positions: list[Ids], seed: int) -> list[Ids]:
-        return infill(model, texts, positions, temperature=temperature, seed=seed)
-
-    yield from redenoise(records, missing, model.tokenizer, fill, ratio, seed=seed, batch=batch)

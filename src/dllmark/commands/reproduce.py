@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dllmark.commands.attack_models import API_KEY
+from dllmark.commands.reproduce_adversary import make_adversary
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
 from dllmark.terminal import err, print_json, print_text
 
 if TYPE_CHECKING:
-    from dllmark.attacks.endpoint import GivenUp
-    from dllmark.attacks.records import Record
     from dllmark.cluster import Engine
     from dllmark.experiments.batches import BatchWriter
     from dllmark.experiments.lab import Lab
     from dllmark.experiments.report import Report
+    from dllmark.experiments.robustness import Adversary
     from dllmark.experiments.settings import Dataset, Protocol
-    from dllmark.experiments.specs import Paraphraser
+    from dllmark.models.loading import Model
     from dllmark.relation.tokenizer import Tokenizer
-
-MOST_REQUESTS = 20_000
-"""To the endpoint in one run of table2, which has four texts a prompt."""
 
 
 class Experiment(str, Enum):
@@ -45,6 +41,7 @@ class Experiment(str, Enum):
     EXAMPLES = "examples"
     FRONTIER = "frontier"
     LENGTHS = "lengths"
+    ATTACKS = "attacks"
     NULLS = "nulls"
     RIVALS = "rivals"
 
@@ -57,12 +54,12 @@ JUDGED = {
 
 DRAWN = {
     Experiment.FIGURE2, Experiment.FIGURE3, Experiment.FRONTIER, Experiment.LENGTHS,
-    Experiment.RIVALS,
+    Experiment.ATTACKS, Experiment.RIVALS,
 }  # fmt: skip
 """Those that have a plot."""
 
 NULL_KEYS, RIVAL_KEYS = 50, 8
-"""How many keys `nulls` and `rivals` take where nothing else is said."""
+"""How many keys `nulls` takes where nothing else is said, and `rivals` and `attacks`."""
 
 OnBatch = Callable[[str, int, int], None]
 
@@ -92,24 +89,6 @@ class Prompts:
         fields = {"C4 documents": (self.c4, "text"), "ELI5 answers": (self.eli5, "answer")}
         return {kind: read_field(source, name, count)
                 for kind, (source, name) in fields.items() if source}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Paraphrasing:
-    """Who paraphrases in table2; None is not run."""
-
-    endpoint: str | None
-    endpoint_model: str
-    dipper: str | None
-
-    def paraphrasers(self) -> dict[str, Paraphraser | None]:
-        """Return who paraphrases, by the attack's name; what cannot work shows here."""
-        return {
-            "paraphrase": _by_endpoint(self.endpoint, self.endpoint_model)
-            if self.endpoint
-            else None,
-            "dipper": _by_dipper(self.dipper) if self.dipper else None,
-        }
 
 
 def reproduce(
@@ -164,24 +143,28 @@ def reproduce(
         str | None, typer.Option(help="rivals: another judge, given likewise.")
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(help="table2: an OpenAI-compatible endpoint that paraphrases.")
+        str | None,
+        typer.Option(help="table2, attacks: an OpenAI-compatible endpoint that paraphrases."),
     ] = None,
     endpoint_model: Annotated[str, typer.Option(help="The endpoint's model.")] = "gpt-5-nano",
     dipper: Annotated[
         str | None, typer.Option(help="table2: the folder or hub id of Dipper's weights.")
     ] = None,
+    wordnet: Annotated[
+        Path | None, typer.Option(help="attacks: a folder with WordNet's database files.")
+    ] = None,
     keys: Annotated[
         int | None,
         typer.Option(
-            help="nulls, rivals: how many random keys.",
-            show_default=f"{NULL_KEYS} for nulls, {RIVAL_KEYS} for rivals",
+            help="nulls, rivals, attacks: how many random keys.",
+            show_default=f"{NULL_KEYS} for nulls, else {RIVAL_KEYS}",
         ),
     ] = None,
     order: Annotated[
         str,
         typer.Option(
-            help="rivals: the order in which temperatures and tokens a step are varied, "
-            "low_confidence or random (LLaDA's) or entropy (Dream's)."
+            help="rivals, attacks: the order in which texts are written, low_confidence or random "
+            "(LLaDA's) or entropy (Dream's)."
         ),
     ] = "low_confidence",
     quick: Annotated[
@@ -195,17 +178,18 @@ def reproduce(
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print each report as JSON.")] = False,
 ) -> None:
-    """Write, score and report tables and figures of the paper, and four of our own.
+    """Write, score and report tables and figures of the paper, and five of our own.
 
-    `frontier`: detection against perplexity, over δ. `lengths`: detection against length. `nulls`:
-    false positives on what people wrote, over random keys. `rivals`: other people's watermarks and
-    ours, side by side.
+    `frontier`: detection against perplexity, over δ. `lengths`: detection against length.
+    `attacks`: detection after every attack. `nulls`: false positives on what people wrote, over
+    random keys. `rivals`: other people's watermarks and ours, side by side.
 
     Each text is kept when it is written: the same command again goes on where it was stopped, and
     with nothing left to write makes the reports without loading the model.
     """
     from dllmark.cluster import Engine
     from dllmark.detection.calibrate import require_matplotlib
+    from dllmark.experiments.robustness import attacks
     from dllmark.experiments.settings import Protocol
     from dllmark.files import only_writer_in
 
@@ -222,9 +206,10 @@ def reproduce(
     protocol = Protocol(
         samples, tokens, scored, most_repeats=max_repeats, suppress_end=suppress_end, delta=delta
     )
-    paraphrasers = Paraphrasing(endpoint, endpoint_model, dipper).paraphrasers()
+    load = _loader(model, device)
+    adversary = make_adversary(load, endpoint, endpoint_model, dipper, wordnet)
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None
-    with only_writer_in(out), _writer(model, where, device) as writer:
+    with only_writer_in(out), _writer(model, where, load) as writer:
         lab = None
         if set(experiments) != {Experiment.NULLS}:
             lab = _lab(writer, model, prompts, out, protocol, judged, batch)
@@ -238,24 +223,40 @@ def reproduce(
                     reports = {name.value: found}
                 else:
                     lab.on_batch = on_batch
+                    compared = RIVAL_KEYS if keys is None else keys
                     if name is Experiment.RIVALS:
-                        reports = _rivals(lab, RIVAL_KEYS if keys is None else keys, order, quick)
+                        reports = _rivals(lab, compared, order, quick)
+                    elif name is Experiment.ATTACKS:
+                        reports = {name.value: attacks(lab, adversary, compared, order)}
                     else:
-                        reports = {name.value: _run(name, lab, paraphrasers)}
+                        reports = {name.value: _run(name, lab, adversary)}
             for file, report in reports.items():
                 _publish(report, out, file, as_json)
 
 
-def _writer(model: str, engine: Engine, device: str) -> AbstractContextManager[BatchWriter]:
+def _loader(model: str, device: str) -> Callable[[], Model]:
+    """Return what loads the model, once, when somebody needs it."""
+
+    @cache
+    def load() -> Model:
+        from dllmark.models.loading import load_model
+
+        return load_model(model, device=device)
+
+    return load
+
+
+def _writer(
+    model: str, engine: Engine, load: Callable[[], Model]
+) -> AbstractContextManager[BatchWriter]:
     """Return who writes the texts; it loads the model when there is something to write."""
     if engine.name == "ray":
         from dllmark.experiments.on_ray import RayWriter
 
         return RayWriter(model, engine)
     from dllmark.experiments.batches import LocalWriter
-    from dllmark.models.loading import load_model
 
-    return nullcontext(LocalWriter(lambda: load_model(model, device=device)))
+    return nullcontext(LocalWriter(load))
 
 
 def _lab(
@@ -311,42 +312,14 @@ def _rivals(lab: Lab, keys: int, order: str, quick: bool) -> dict[str, Report]:
     return dict(rivals(lab, keys, order, quick))
 
 
-def _run(name: Experiment, lab: Lab, paraphrasers: dict[str, Paraphraser | None]) -> Report:
+def _run(name: Experiment, lab: Lab, adversary: Adversary) -> Report:
     """Do one experiment."""
     from dllmark.experiments import specs
 
     if name is Experiment.TABLE2:
-        return specs.table2(lab, paraphrasers)
+        return specs.table2(lab, adversary.paraphrasers)
     spec: Callable[[Lab], Report] = getattr(specs, name.value)
     return spec(lab)
-
-
-def _by_endpoint(url: str, model: str) -> Paraphraser:
-    """Return the paraphraser behind an endpoint; its API key is in DLLMARK_API_KEY."""
-    from dllmark.attacks.endpoint import Endpoint
-    from dllmark.experiments.specs import Paraphraser
-
-    server = Endpoint(url, model, MOST_REQUESTS, api_key=os.environ.get(API_KEY) or None)
-    return Paraphraser(
-        {"name": "paraphrase", "model": model},
-        lambda records: server.paraphrase(record.text for record in records),
-    )
-
-
-def _by_dipper(source: str) -> Paraphraser:
-    """Return Dipper, with the paper's settings."""
-    from dllmark.attacks.dipper import Dipper, check_source
-    from dllmark.experiments.specs import Paraphraser
-
-    check_source(source)
-
-    def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
-        if records:
-            dipper = Dipper(source)
-            for number, record in enumerate(records):
-                yield number, dipper.paraphrase(record.text, seed=record.line)
-
-    return Paraphraser({"name": "dipper", "model": source}, answers)
 
 
 @contextmanager

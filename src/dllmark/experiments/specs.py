@@ -7,7 +7,7 @@ First it has all its texts written, in one go: several workers then share all of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -43,6 +43,10 @@ class Paraphraser:
 
     attack: dict[str, Any]
     answers: Answers
+
+    def answers_to(self, records: list[Text]) -> Answers:
+        """Return who rewrites some of these: each text by itself, whatever the others are."""
+        return self.answers
 
 
 def table1(lab: Lab) -> Report:
@@ -323,8 +327,8 @@ def _attacked(
         if paraphraser is None:
             return []
         place = lab.folder / attack / dataset.name / f"{setting.slug}.jsonl"
-        rewritten = _paraphrased(paraphraser, texts, kept.numbers, place)
-        scored_parts = [scored_text(text) for text in rewritten]
+        rewritten = rewrite(texts, kept.numbers, place, paraphraser.attack, paraphraser.answers_to)
+        scored_parts = [scored_text(rewritten[one]) for one in kept.numbers if one in rewritten]
         return [{"ids": ids} for ids in tokenizer.encode_many(scored_parts)]
     vocabulary, scored = ordinary(tokenizer), lab.protocol.scored
     edited = []
@@ -335,21 +339,26 @@ def _attacked(
     return edited
 
 
-def _paraphrased(
-    paraphraser: Paraphraser, texts: list[TextRecord], numbers: list[int], path: Path
-) -> list[str]:
-    """Return the paraphrases of texts; they are kept in a file, and only missing ones are made.
+def rewrite(
+    texts: list[TextRecord],
+    numbers: list[int],
+    path: Path,
+    attack: dict[str, Any],
+    answers: Callable[[list[Text]], Answers],
+) -> dict[int, str]:
+    """Have texts rewritten that a file lacks; return by number all that it has then.
 
-    The file may hold more, of a run in which more prompts counted.
+    `answers` is given all texts of these numbers, and then asked for the missing ones. The file may
+    hold more, of a run in which more prompts counted, and fewer where some were given up.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     known = [Text(number, text["text"], {}, "text") for number, text in enumerate(texts, 1)]
     wanted = {number + 1 for number in numbers}
     counted = [text for text in known if text.line in wanted]
     others = [text for text in known if text.line not in wanted]
-    complete(counted, path, paraphraser.attack, paraphraser.answers, others)
+    complete(counted, path, attack, answers(counted), others)
     lines = map(json.loads, whole_lines(path)[0])
-    return [line["text"] for line in lines if line["attack"]["line"] in wanted]
+    return {line["attack"]["line"] - 1: line["text"] for line in lines}
 
 
 def _pick(texts: list[TextRecord], kept: list[int]) -> list[TextRecord]:

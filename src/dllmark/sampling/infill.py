@@ -30,35 +30,49 @@ def infill(
 ) -> list[Ids]:
     """Return the texts with the tokens at some positions of each written by the model, unmarked.
 
-    The texts are one batch. The model sees no prompt, only the text around the masks, and fills
-    the mask it is most certain of first, one in each step. A block-causal model takes one text and
-    fills block after block. No text gets shorter: the end of a text is never filled in.
+    The texts are one batch; a block-causal model takes them one by one. It sees no prompt, only the
+    text around the masks, and fills the mask it is most certain of first, one in each step, or what
+    is certain enough block by block. No text gets shorter: the end of a text is never filled in.
 
     >>> ids = model.tokenizer.encode("The sky is blue.")  # doctest: +SKIP
     >>> infill(model, [ids], [np.array([3])])  # doctest: +SKIP
     """
+    size = 1 if model.config.block_causal else len(texts)
+    filled: list[Ids] = []
+    for first in range(0, len(texts), size):
+        generator = batch_generator(model, seed, first)
+        together = slice(first, first + size)
+        filled += _fill(model, texts[together], positions[together], temperature, generator)
+    return filled
+
+
+def _fill(
+    model: Model,
+    texts: Sequence[Ids],
+    positions: Sequence[Ids],
+    temperature: float,
+    generator: torch.Generator,
+) -> list[Ids]:
+    """Return one batch with its masks filled in."""
     length = max(map(len, texts))
     if length > model.config.max_length:
         raise DllmarkError(
             f"a text has {length} tokens, and {model.name} takes {model.config.max_length}"
         )
-    if len(texts) > 1 and model.config.block_causal:
-        raise DllmarkError(f"{model.name} fills one text at a time: its blocks begin with the text")
     canvas = _canvas(model, texts, positions, length)
     if canvas.revealed.all():
         return [np.array(ids) for ids in texts]
     sampler: Sampler = Llada(block_length=length, temperature=temperature, suppress_end=True)
     if model.config.block_causal:
-        size = model.config.block_length or BLOCK_LENGTH
-        sampler = Llada2(block_length=size, temperature=temperature, suppress_end=True)
-    denoiser = Denoiser(model, canvas, sampler, None, batch_generator(model, seed))
+        block_length = model.config.block_length or BLOCK_LENGTH
+        sampler = Llada2(block_length=block_length, temperature=temperature, suppress_end=True)
+    most = sampler.block_length if isinstance(sampler, Llada2) else 1
+    denoiser = Denoiser(model, canvas, sampler, None, generator)
     for block in blocks(sampler, 0, length):
-        # what a block-causal model has computed of a block is needed in the next, masks or not
-        fresh = True
+        fresh = True  # a later block needs what a block-causal model computes here, masks or not
         while fresh or not canvas.revealed[:, block.start : block.stop].all():
             count = (~canvas.revealed[:, block.start : block.stop]).any(1).long()
-            most = len(block) if isinstance(sampler, Llada2) else 1
-            denoiser.reveal(block, count, most, fresh)
+            denoiser.reveal(block, count, min(most, len(block)), fresh)
             fresh = False
     rows = canvas.tokens.cpu().numpy()
     return [row[length - len(ids) :] for row, ids in zip(rows, texts, strict=True)]
