@@ -215,23 +215,22 @@ def reproduce(
             lab = _lab(writer, model, prompts, out, protocol, judged, batch)
             lab.second_judge = second_judge if Experiment.RIVALS in experiments else None
         for name in experiments:
-            with _progress() as on_batch:
-                if lab is None or name is Experiment.NULLS:
-                    found = _nulls(
-                        model, prompts, samples, NULL_KEYS if keys is None else keys, on_batch
-                    )
-                    reports = {name.value: found}
-                else:
-                    lab.on_batch = on_batch
-                    compared = RIVAL_KEYS if keys is None else keys
-                    if name is Experiment.RIVALS:
-                        reports = _rivals(lab, compared, order, quick)
-                    elif name is Experiment.ATTACKS:
-                        reports = {name.value: attacks(lab, adversary, compared, order)}
+            compared = RIVAL_KEYS if keys is None else keys
+            if lab is None or name is Experiment.NULLS:
+                many = NULL_KEYS if keys is None else keys
+                with _progress() as on_key:
+                    report = _nulls(model, prompts, samples, many, on_key)
+                _publish(report, out, name.value, as_json)
+            elif name is Experiment.RIVALS:
+                for file, report in _rivals(lab, compared, order, quick):
+                    _publish(report, out, file, as_json)
+            else:
+                with _progress() as lab.on_batch:
+                    if name is Experiment.ATTACKS:
+                        report = attacks(lab, adversary, compared, order)
                     else:
-                        reports = {name.value: _run(name, lab, adversary)}
-            for file, report in reports.items():
-                _publish(report, out, file, as_json)
+                        report = _run(name, lab, adversary)
+                _publish(report, out, name.value, as_json)
 
 
 def _loader(model: str, device: str) -> Callable[[], Model]:
@@ -305,11 +304,17 @@ def _nulls(model: str, prompts: Prompts, count: int, keys: int, on_key: OnBatch)
     return nulls(load_tokenizer(model), prompts.read_texts(count), keys, on_key)
 
 
-def _rivals(lab: Lab, keys: int, order: str, quick: bool) -> dict[str, Report]:
-    """Compare other people's schemes with ours."""
+def _rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str, Report]]:
+    """Compare other people's schemes with ours; yield each report when its texts are written."""
     from dllmark.experiments.rivals.compare import rivals
 
-    return dict(rivals(lab, keys, order, quick))
+    reports = rivals(lab, keys, order, quick)
+    while True:
+        with _progress() as lab.on_batch:
+            found = next(reports, None)
+        if found is None:
+            return
+        yield found
 
 
 def _run(name: Experiment, lab: Lab, adversary: Adversary) -> Report:

@@ -22,7 +22,8 @@ class Strategy:
     even_odd_passes  a sampler that fills several positions in one step decides the even ones first
                      and the odd ones after them, so that no two neighbours are decided at once
     biases_order     a sampler that fills the most certain positions first measures that on the
-                     biased tokens: green ones come first, likely red ones wait for a neighbour
+                     biased tokens: green ones come first, likely red ones wait for a neighbour (to
+                     steer the order is the idea of dgMARK, Hong and No, arXiv 2601.22985)
     """
 
     name: str

@@ -46,7 +46,8 @@ def load_judge(source: str = DEFAULT) -> Judge:
 
     A file is in GGUF, of an architecture that transformers reads in that format. The judge stands
     on the GPU where there is one. On the CPU it computes in float32; on a GPU in the precision it
-    was saved in, and in float32 where that is GGUF. No code that lies beside its weights is run.
+    was saved in, where that is GGUF in bfloat16, and smollm2 in float32. No code that lies beside
+    its weights is run.
 
     >>> judge = load_judge()  # doctest: +SKIP
     >>> perplexities(judge, [("The sky is", " blue.")])  # doctest: +SKIP
@@ -68,12 +69,12 @@ def load_judge(source: str = DEFAULT) -> Judge:
     elif file:
         require("a judge in GGUF", "eval", "gguf", "accelerate")  # transformers reads it with both
         where, options["gguf_file"] = os.path.split(os.path.abspath(source))
-    own_precision = device == "cuda" and "gguf_file" not in options
+    dtype: Any = torch.float32
+    if device == "cuda" and source != DEFAULT:
+        dtype = torch.bfloat16 if file else "auto"
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            where, dtype="auto" if own_precision else torch.float32, **options
-        )
+        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
     except Exception as error:  # not there, no causal model, damaged, offline: many classes
         raise _not_loaded(source, type(error).__name__) from None
     return Judge(source, tokenizer, model.to(device))

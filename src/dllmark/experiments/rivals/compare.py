@@ -1,8 +1,8 @@
 """`dllmark reproduce rivals`: every scheme with the same model, prompts, sampler, keys and seeds.
 
-One sampler's setting is varied at a time: the temperature, the tokens a step, the order. In the
-first of them the strength of every scheme is varied too. Each marked text has a partner: the
-unmarked one of the same prompt, sampler and seed.
+One thing is varied at a time: the temperature, the tokens a step, the order, and at the end the
+strength of every scheme. Each marked text has a partner: the unmarked one of the same prompt,
+sampler and seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dllmark.experiments.rivals.measures import (
     quality,
     rate_cells,
 )
-from dllmark.experiments.rivals.schemes import SCHEMES, Scheme
+from dllmark.experiments.rivals.schemes import SCHEMES, MakeScorer, Scheme
 from dllmark.experiments.rivals.scores import Scorer
 from dllmark.experiments.settings import Dataset, Setting
 from dllmark.experiments.specs import start_report
@@ -34,8 +34,8 @@ ORDERS = ("low_confidence", "random", "entropy")
 TEMPERATURE = 0.8
 TEMPERATURES = (0.8, 0.0, 0.5, 1.0)
 PER_STEP = (1, 2, 4)
-STRENGTHS = (1.0, 0.5, 1.5)
-"""Of a scheme's own δ, in the first setting."""
+STRENGTHS = (0.5, 1.0, 1.5)
+"""Of a scheme's own δ."""
 
 RATES = (0.01, 0.001, 0.0001)
 PLOTTED = 0.001
@@ -45,6 +45,10 @@ TPR = "TPR at {:g} %"
 MATCHED_TPR = f"{TPR.format(100 * PLOTTED)}, loops missed"
 MATCHED_Z = "mean z, no loops"
 MATCHED_PPL = "PPL change %, no loops"
+
+
+Nulls = dict[tuple[MakeScorer, float, str], Detected]
+"""What is found in unmarked texts, by the score, γ and the order."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Way:
 
 
 def ways(order: str, quick: bool) -> list[Way]:
-    """Return the settings of a sampler that are compared, the one in which δ is varied first.
+    """Return the settings of a sampler that are compared, the most important first.
 
     >>> [way.slug for way in ways("entropy", quick=True)]
     ['t0.8-p1-entropy']
@@ -99,34 +103,29 @@ def ways(order: str, quick: bool) -> list[Way]:
 
 
 def rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str, Report]]:
-    """Yield a report for each setting of the sampler, and one of detection against length.
+    """Yield a report for each setting of the sampler, and ones of detection by length and by δ.
 
-    With `quick` there is one setting, in which every scheme has its own strength. All texts are
-    written first, in one go.
+    With `quick` there is one setting, and no report by δ. Each comes as soon as its texts are
+    written, so that a run that is cut off has whole reports.
     """
     if keys < 1:
         raise InputError(f"at least 1 key is needed; got {keys}")
-    compared = ways(order, quick)
-    entries = {way: _entries(way, varied=way == compared[0] and not quick) for way in compared}
-    settings = [
-        setting
-        for way, inside in entries.items()
-        for scheme, strength in inside
-        for setting in way.marked(scheme, strength, keys)
-    ]
-    lab.complete(settings, any_length=True)
-    for way, inside in entries.items():
-        yield f"rivals-{way.slug}", _compare(lab, way, inside, keys)
-    yield "rivals-lengths", _lengths(lab, compared[0], keys)
+    first, *others = ways(order, quick)
+    yield f"rivals-{first.slug}", _compare(lab, first, _entries(first), keys)
+    yield "rivals-lengths", _lengths(lab, first, keys)
+    for way in others:
+        yield f"rivals-{way.slug}", _compare(lab, way, _entries(way), keys)
+    if not quick:
+        yield "rivals-strengths", _compare(lab, first, _entries(first, STRENGTHS), keys)
 
 
-def _entries(way: Way, *, varied: bool) -> list[tuple[Scheme, float]]:
+def _entries(way: Way, strengths: tuple[float, ...] = (1.0,)) -> list[tuple[Scheme, float]]:
     """Return the schemes that can be written in a way, each with its strengths."""
     return [
         (scheme, strength)
         for scheme in SCHEMES.values()
         if way.temperature or not scheme.noise
-        for strength in (STRENGTHS if varied and scheme.delta else STRENGTHS[:1])
+        for strength in (strengths if scheme.delta else (1.0,))
     ]
 
 
@@ -151,9 +150,11 @@ def _compare(lab: Lab, way: Way, entries: list[tuple[Scheme, float]], keys: int)
                 row | _quality_cells(found, None) | _cost(lab, dataset, [way.unmarked(name)])
             )
         points: dict[str, list[Row]] = {}
+        nulls: Nulls = {}
         for scheme, strength in entries:
             partner = unmarked[scheme.order or way.order]
-            for row in _rows(lab, dataset, scheme, way.marked(scheme, strength, keys), partner):
+            settings = way.marked(scheme, strength, keys)
+            for row in _rows(lab, dataset, scheme, settings, partner, nulls):
                 report.add(row)
                 if row["score"] == next(iter(scheme.scores)):
                     points.setdefault(scheme.name, []).append(row)
@@ -171,22 +172,32 @@ def _curves(panel: str, points: dict[str, list[Row]]) -> Iterator[Curve]:
 
 
 def _rows(
-    lab: Lab, dataset: Dataset, scheme: Scheme, settings: list[Setting], partner: Quality
+    lab: Lab,
+    dataset: Dataset,
+    scheme: Scheme,
+    settings: list[Setting],
+    partner: Quality,
+    nulls: Nulls,
 ) -> Iterator[Row]:
-    """Yield what was measured of a scheme's texts, a row a score."""
+    """Yield what was measured of a scheme's texts, a row a score.
+
+    What schemes that score alike find in unmarked texts is kept in `nulls`.
+    """
     found = quality(lab, dataset, settings)
     written = [lab.texts(dataset, setting) for setting in settings]
     plain = [lab.texts(dataset, setting.unmarked) for setting in settings]
-    for name in scheme.scores:
+    for name, make in scheme.scores.items():
         scorers = _scorers(lab, scheme, name, len(settings))
         marked = detected(scorers, written, lab.protocol.scored)
-        nulls = detected(scorers, plain, lab.protocol.scored)
+        alike = (make, scheme.gamma, settings[0].order)
+        if alike not in nulls:
+            nulls[alike] = detected(scorers, plain, lab.protocol.scored)
         row: Row = {"prompts": dataset.name, "scheme": scheme.name, "score": name,
                     "γ": scheme.gamma, "δ": settings[0].delta if scheme.delta else None,
                     "texts": marked.z.size}  # fmt: skip
         for rate in RATES:
             row |= rate_cells(TPR.format(100 * rate), _hits(marked.p_value, rate))
-        row |= rate_cells("unmarked at 1 %", _hits(nulls.p_value, RATES[0]))
+        row |= rate_cells("unmarked at 1 %", _hits(nulls[alike].p_value, RATES[0]))
         row |= {"mean z": float(marked.z.mean()), "scored": round(float(marked.count.mean()), 1)}
         row |= _quality_cells(found, partner) | _cost(lab, dataset, settings)
         yield row | _matched_cells(lab, marked, found, partner)
@@ -253,7 +264,7 @@ def _cost(lab: Lab, dataset: Dataset, settings: list[Setting]) -> Row:
 
 def _lengths(lab: Lab, way: Way, keys: int) -> Report:
     """Return how often the first tokens of texts are detected, by their number."""
-    entries = _entries(way, varied=False)
+    entries = _entries(way)
     settings = [setting for scheme, strength in entries
                 for setting in way.marked(scheme, strength, keys)]  # fmt: skip
     axes = ("tokens", TPR.format(100 * PLOTTED))

@@ -24,8 +24,11 @@ from dllmark.relation.tokenizer import Ids, Tokenizer
 WINDOW = 8
 """dgMARK's windows, in tokens."""
 
-RANDOM_KEYS = 19_999
-"""Keys a score without a formula is compared with: the least p-value is 1 in 20,000."""
+RANDOM_KEYS = 9_999
+"""Keys a score without a formula is compared with: the least p-value is 1 in 10,000."""
+
+MOST_DISTINCT = 512
+"""Distinct tokens of most texts: so many coins are tossed at once, and more for longer texts."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def windows(key: WatermarkKey, tokenizer: Tokenizer) -> Scorer:
         odd = scored % 2 == 1
         own = float(_window_score(coins[tokens][None, place] == odd)[0])
         as_high = 0
-        for part in np.array_split(_random_coins(len(tokens)), 10):
+        for part in np.array_split(_random_coins(-(-len(tokens) // MOST_DISTINCT)), 10):
             as_high += int((_window_score(part[:, place] == odd) >= own - 1e-6).sum())
         return Evidence(own, len(scored), (as_high + 1) / (RANDOM_KEYS + 1))
 
@@ -204,6 +207,7 @@ def _window_score(matches: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=4)
-def _random_coins(tokens: int) -> NDArray[np.bool_]:
-    """Return [RANDOM_KEYS, tokens]: how the coins of a text's tokens fall under random keys."""
-    return np.random.default_rng(tokens).random((RANDOM_KEYS, tokens)) < 0.5
+def _random_coins(times: int) -> NDArray[np.bool_]:
+    """Return [RANDOM_KEYS, times * MOST_DISTINCT]: how coins of tokens fall under random keys."""
+    shape = (RANDOM_KEYS, times * MOST_DISTINCT)
+    return np.random.default_rng(0).integers(0, 2, shape, dtype=np.bool_)
