@@ -12,6 +12,7 @@ from dllmark.detection.detector import Detector
 from dllmark.experiments import paper, specs
 from dllmark.experiments.batches import LocalWriter
 from dllmark.experiments.lab import CountedPrompts, Lab
+from dllmark.experiments.p_values import p_by_length
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.marking.strategies import STRATEGIES
 
@@ -200,10 +201,9 @@ def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
     }
 
 
-def test_a_text_counts_at_the_lengths_it_reaches(lab, monkeypatch):
-    monkeypatch.setattr(specs, "LENGTHS", (2, 4, 8))
+def test_a_text_counts_at_the_lengths_it_reaches(lab):
     detector = lab.detector(0.5)
-    p_values = specs._p_by_length([{"ids": [5, 6, 7]}, {"ids": [5, 6, 7, 8, 9]}], detector)
+    p_values = p_by_length([[5, 6, 7], [5, 6, 7, 8, 9]], detector, (2, 4, 8))
     assert {length: len(p) for length, p in p_values.items()} == {2: 2, 4: 1}
     assert p_values[4][0] == detector.detect([5, 6, 7, 8]).p_value
 

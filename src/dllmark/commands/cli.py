@@ -23,6 +23,7 @@ from dllmark.commands.detect import detect
 from dllmark.commands.generate import generate
 from dllmark.commands.keygen import keygen
 from dllmark.commands.keys import app as keys
+from dllmark.commands.report import report
 from dllmark.commands.reproduce import reproduce
 from dllmark.commands.scan import scan
 from dllmark.commands.serve import serve
@@ -127,6 +128,7 @@ app.add_typer(keys, name="keys")
 app.command()(generate)
 app.command()(detect)
 app.command()(calibrate)
+app.command()(report)
 app.command()(serve)
 app.add_typer(attack, name="attack")
 app.command()(reproduce)

@@ -218,14 +218,14 @@ def reproduce(
             compared = RIVAL_KEYS if keys is None else keys
             if lab is None or name is Experiment.NULLS:
                 many = NULL_KEYS if keys is None else keys
-                with _progress() as on_key:
+                with stage_progress() as on_key:
                     report = _nulls(model, prompts, samples, many, on_key)
                 _publish(report, out, name.value, as_json)
             elif name is Experiment.RIVALS:
                 for file, report in _rivals(lab, compared, order, quick):
                     _publish(report, out, file, as_json)
             else:
-                with _progress() as lab.on_batch:
+                with stage_progress() as lab.on_batch:
                     if name is Experiment.ATTACKS:
                         report = attacks(lab, adversary, compared, order)
                     else:
@@ -274,7 +274,7 @@ def _lab(
     tokenizer = load_tokenizer(model)
     datasets = prompts.read(tokenizer, protocol.samples)
     return Lab(
-        model, tokenizer, datasets, out, protocol, writer, judge, batch, command=_command_line()
+        model, tokenizer, datasets, out, protocol, writer, judge, batch, command=command_line()
     )
 
 
@@ -285,14 +285,15 @@ def _publish(report: Report, out: Path, name: str, as_json: bool) -> None:
 
     report.origin |= {
         "report": f"{today()}, dllmark {revision()}, {processor()}",
-        "command": f"`{_command_line()}`",
+        "command": f"`{command_line()}`",
     }
     paths = report.write(out, name)
     print_json(report.record()) if as_json else print_text(report.markdown())
     err.print("written: " + ", ".join(map(str, paths)))
 
 
-def _command_line() -> str:
+def command_line() -> str:
+    """Return what was typed, as a shell would take it."""
     return shlex.join(["dllmark", *sys.argv[1:]])
 
 
@@ -310,7 +311,7 @@ def _rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str,
 
     reports = rivals(lab, keys, order, quick)
     while True:
-        with _progress() as lab.on_batch:
+        with stage_progress() as lab.on_batch:
             found = next(reports, None)
         if found is None:
             return
@@ -328,7 +329,7 @@ def _run(name: Experiment, lab: Lab, adversary: Adversary) -> Report:
 
 
 @contextmanager
-def _progress() -> Iterator[OnBatch]:
+def stage_progress() -> Iterator[OnBatch]:
     """Show what is being done, how much of it is, and the time left."""
     from rich.progress import (
         BarColumn,

@@ -78,7 +78,8 @@ class Lab:
     """Prompts, somebody who writes, and a folder that keeps all that was written and measured.
 
     `model` and the judges are names: of the model the writer writes with, and of who judges
-    perplexity, None for nobody. `command` is noted in `runs.jsonl`.
+    perplexity, None for nobody. `command` is noted in `runs.jsonl`. With an `own_key` all marks
+    are of that one, and the folder keeps none.
     """
 
     model: str
@@ -92,6 +93,7 @@ class Lab:
     command: str = ""
     second_judge: str | None = None
     on_batch: Callable[[str, int, int], None] = lambda name, done, total: None
+    own_key: WatermarkKey | None = field(default=None, repr=False)
     _texts: dict[tuple[str, Setting], list[TextRecord]] = field(default_factory=dict)
     _repeats: dict[tuple[str, Setting], Floats] = field(default_factory=dict)
     _judges: dict[str, Judge] = field(default_factory=dict)
@@ -162,7 +164,9 @@ class Lab:
         return Detector(self.key(gamma), self.tokenizer, scoring=scoring)
 
     def key(self, gamma: float, number: int = 0) -> WatermarkKey:
-        """Return a key of this folder for a γ, made at its first use."""
+        """Return a key of this folder for a γ, made at its first use; or the lab's own."""
+        if self.own_key is not None:
+            return self.own_key
         which = f"-{number}" if number else ""
         path = self.folder / "keys" / f"gamma-{gamma:g}{which}.key"
         if not path.exists():

@@ -23,6 +23,7 @@ from dllmark.detection.stats import threshold
 from dllmark.experiments import paper
 from dllmark.experiments.batches import TextRecord
 from dllmark.experiments.lab import CountedPrompts, Floats, Lab
+from dllmark.experiments.p_values import p_by_length
 from dllmark.experiments.report import Curve, Report, Row, rate_cells
 from dllmark.experiments.runs import summary
 from dllmark.experiments.settings import RATES, SCORINGS, Dataset, Setting
@@ -215,9 +216,9 @@ def lengths(lab: Lab) -> Report:
     report.about["temperature"] = settings[0].temperature
     detector = lab.detector(0.5)
     for dataset in lab.datasets:
-        plain = _p_by_length(lab.texts(dataset, settings[0].unmarked), detector)
+        plain = _by_length(lab.texts(dataset, settings[0].unmarked), detector)
         for setting in settings:
-            marked = _p_by_length(lab.texts(dataset, setting), detector)
+            marked = _by_length(lab.texts(dataset, setting), detector)
             for length, p in marked.items():
                 row: Row = {"prompts": dataset.name, "strategy": setting.strategy,
                             "tokens": length, "texts": len(p)}  # fmt: skip
@@ -238,15 +239,8 @@ def lengths(lab: Lab) -> Report:
     return report
 
 
-def _p_by_length(texts: list[TextRecord], detector: Detector) -> dict[int, Floats]:
-    """Return for each length the p-values of the beginnings of the texts that reach it."""
-    p_values = {}
-    for length in LENGTHS:
-        cut = [text["ids"][:length] for text in texts if len(text["ids"]) >= length]
-        if cut:
-            detections = detector.detect_many(cut)
-            p_values[length] = np.array([detection.p_value for detection in detections])
-    return p_values
+def _by_length(texts: list[TextRecord], detector: Detector) -> dict[int, Floats]:
+    return p_by_length([text["ids"] for text in texts], detector, LENGTHS)
 
 
 def _at(rate: float) -> str:

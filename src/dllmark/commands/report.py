@@ -1,0 +1,244 @@
+"""`dllmark report`: what a mark detects, costs and withstands, on one's own model and texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dllmark.commands.generate import gather_prompts, model_source
+from dllmark.commands.key_options import one_key
+from dllmark.commands.options import JsonOption, OneKeyOption
+from dllmark.commands.reproduce import OnBatch, command_line, stage_progress
+from dllmark.errors import InputError, MismatchError
+from dllmark.marking.strategies import DEFAULT, STRATEGIES, check_delta, find_strategy
+from dllmark.sampling.settings import TEMPERATURE, check_temperature
+from dllmark.terminal import err, print_json, print_text
+
+if TYPE_CHECKING:
+    from dllmark.detection.detector import Detector
+    from dllmark.experiments.evaluation.inputs import InputFile
+    from dllmark.experiments.evaluation.run import Texts
+    from dllmark.experiments.settings import Dataset, Setting
+    from dllmark.relation.key import WatermarkKey
+    from dllmark.relation.tokenizer import Tokenizer
+
+TOKENS, QUICK_TOKENS = 416, 128
+"""What is written of each text: 400 tokens, and some for those that its text loses as ids again."""
+
+QUICK_PROMPTS = 12
+"""Prompts of a quick report: with a marked and an unmarked text each, under 5 minutes."""
+
+PER_STEP = 2
+"""Tokens that a step writes, as `dllmark generate` does."""
+
+
+def report(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="A folder for report.html, report.json and the texts; a rerun "
+            "goes on there.", show_default=False,
+        ),
+    ],
+    nulls: Annotated[
+        list[str],
+        typer.Option(
+            help='JSONL of texts without a mark, best like those you will test; "kind" or '
+            '"source" in a line names its family. Repeatable.', show_default=False,
+        ),
+    ],
+    key: OneKeyOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="`embedded`, a folder, or a model on the hub; else the key's own. With "
+            "--marked only its tokenizer is used."),
+    ] = None,
+    prompts: Annotated[
+        str | None, typer.Option(help='JSONL with "prompt" in each line, for the model.')
+    ] = None,
+    marked: Annotated[
+        str | None, typer.Option(help="JSONL of marked texts, in place of a model.")
+    ] = None,
+    unmarked: Annotated[
+        str | None,
+        typer.Option(help="JSONL of the model's unmarked texts, beside --marked: what it costs."),
+    ] = None,
+    fpr: Annotated[
+        float, typer.Option(help="The false-positive rate to conclude at.")
+    ] = 0.01,
+    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT.name,
+    delta: Annotated[
+        float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help=f"Tokens written for each prompt; else {TOKENS}, or {QUICK_TOKENS} "
+                     "with --quick."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(help=f"Use the first prompts only; else all, or {QUICK_PROMPTS} with "
+                     "--quick."),
+    ] = None,
+    suppress_end: Annotated[
+        bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Continue the prompts as text, do not answer them.")
+    ] = False,
+    batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
+    judge: Annotated[
+        str, typer.Option(help="For perplexity: `smollm2`, a folder, a hub id, or `none`.")
+    ] = "smollm2",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few short texts: minutes, and wide intervals.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Measure what a mark detects, costs and withstands, and write a page that says so.
+
+    The model writes a marked and an unmarked text for each prompt; the nulls show how often texts
+    without the mark are taken for marked. The page is one file that opens offline, and report.json
+    holds the same. Each text is kept when it is written: the same command goes on where it was
+    stopped. Exit status: 0 when the report is written, whatever it says.
+    """
+    from dllmark.detection.detector import Detector
+    from dllmark.experiments.evaluation.inputs import read_nulls
+    from dllmark.experiments.evaluation.run import evaluate, publish
+    from dllmark.files import only_writer_in
+
+    _check_sources(prompts, marked, unmarked)
+    if batch < 1:
+        raise InputError(f"batch is at least 1; got {batch}")
+    chosen = one_key(key, "report")
+    source = model_source(model, chosen)
+    detector = Detector(chosen, _tokenizer(chosen, source if prompts else model), fpr=fpr)
+    families, inputs = read_nulls(nulls)
+    judged = None if judge == "none" else judge
+    with only_writer_in(output), stage_progress() as on_stage:
+        if marked is not None:
+            texts, files = _given(marked, unmarked, detector, judged)
+        else:
+            assert prompts is not None
+            texts, files = _written(
+                _Prompts(prompts, not plain, samples or (QUICK_PROMPTS if quick else None)),
+                _setting(strategy, delta, chosen.gamma, temperature),
+                tokens or (QUICK_TOKENS if quick else TOKENS),
+                suppress_end,
+                _Lab(source, chosen, detector.tokenizer, output, judged, batch, on_stage),
+            )
+        made = evaluate(detector, texts, families, files + inputs, command_line(), on_stage)
+        paths = publish(made, output)
+    print_json(made.to_dict()) if as_json else print_text(made.verdict.text)
+    err.print("written: " + ", ".join(map(str, paths)))
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """Which prompts are used, and how."""
+
+    path: str
+    chat: bool
+    most: int | None
+
+    def read(self) -> tuple[Dataset, InputFile]:
+        """Return the prompts to write for, and what the report says of their file."""
+        from dllmark.experiments.evaluation.inputs import input_file
+        from dllmark.experiments.settings import Dataset
+
+        if self.path == "-":
+            raise InputError("a report names its inputs by their hashes: give files, not -")
+        prompts = gather_prompts([], self.path)
+        used = prompts[: self.most]
+        dataset = Dataset("answered" if self.chat else "continued", used, [], self.chat)
+        return dataset, input_file("prompts", self.path, len(prompts))
+
+
+@dataclass(frozen=True)
+class _Lab:
+    """What a lab is made of beside its prompts and protocol."""
+
+    model: str
+    key: WatermarkKey
+    tokenizer: Tokenizer
+    folder: Path
+    judge: str | None
+    batch: int
+    on_stage: OnBatch
+
+
+def _written(
+    prompts: _Prompts, setting: Setting, tokens: int, suppress_end: bool, parts: _Lab
+) -> tuple[Texts, list[InputFile]]:
+    """Have the model write what the folder lacks."""
+    from dllmark.experiments.batches import LocalWriter
+    from dllmark.experiments.evaluation.cost import StepClock
+    from dllmark.experiments.evaluation.run import written_texts
+    from dllmark.experiments.lab import Lab
+    from dllmark.experiments.settings import Protocol
+    from dllmark.models.loading import load_model
+
+    dataset, file = prompts.read()
+    protocol = Protocol(len(dataset.prompts), tokens, scored=2, suppress_end=suppress_end)
+    clock = StepClock(parts.folder / "steps.jsonl")
+    lab = Lab(
+        parts.model, parts.tokenizer, [dataset], parts.folder, protocol,
+        LocalWriter(lambda: load_model(parts.model), clock.note), parts.judge, parts.batch,
+        command=command_line(), on_batch=parts.on_stage, own_key=parts.key,
+    )  # fmt: skip
+    return written_texts(lab, dataset, setting, clock), [file]
+
+
+def _given(
+    marked: str, unmarked: str | None, detector: Detector, judge: str | None
+) -> tuple[Texts, list[InputFile]]:
+    """Read texts that were written before."""
+    from dllmark.experiments.evaluation.inputs import read_marked, read_unmarked
+    from dllmark.experiments.evaluation.run import given_texts
+
+    samples, file, settings = read_marked(marked, detector.identity)
+    others, more = read_unmarked(unmarked) if unmarked else ([], None)
+    return given_texts(samples, others, settings, judge), [file, *([more] if more else [])]
+
+
+def _check_sources(prompts: str | None, marked: str | None, unmarked: str | None) -> None:
+    """Raise `InputError` unless it is clear where the marked texts come from."""
+    if prompts is None and marked is None:
+        raise InputError(
+            "give prompts for the model to write for (--prompts FILE), or marked texts "
+            "(--marked FILE)"
+        )
+    if prompts is not None and marked is not None:
+        raise InputError("give --prompts or --marked, not both")
+    if unmarked is not None and marked is None:
+        raise InputError("--unmarked goes with --marked: for --prompts the model writes them")
+
+
+def _tokenizer(key: WatermarkKey, source: str | None) -> Tokenizer:
+    """Return the tokenizer of a model, or where none is named the key's; it must be the key's."""
+    from dllmark.detection.any_key import key_tokenizers
+    from dllmark.relation.tokenizer import load_tokenizer
+
+    try:
+        [tokenizer] = key_tokenizers([key], [load_tokenizer(source)] if source else []).values()
+    except MismatchError:
+        raise MismatchError(
+            f"key {key.id} is for the tokenizer {key.tokenizer.name}, but {source} has another "
+            f"one: make a key for it with `dllmark keygen --model {source}`"
+        ) from None
+    return tokenizer
+
+
+def _setting(strategy: str, delta: float | None, gamma: float, temperature: float) -> Setting:
+    """Return how texts are marked, with the strategy's own δ where none is given."""
+    from dllmark.experiments.settings import Setting
+
+    known = find_strategy(strategy)
+    strength = known.default_delta if delta is None else delta
+    check_delta(strength)
+    check_temperature(temperature)
+    return Setting(known.name, gamma, strength, temperature, PER_STEP)

@@ -1,0 +1,103 @@
+"""What a mark withstands: each attack that needs no other model, at stated strengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from dllmark.attacks.characters import TEXT_ATTACKS, paste
+from dllmark.attacks.tokens import TOKEN_ATTACKS, TokenAttack, ordinary
+from dllmark.detection.detector import Detector
+from dllmark.detection.normalize import normalize
+from dllmark.errors import InputError
+from dllmark.experiments.evaluation.measures import OnDone, Rate
+from dllmark.relation.tokenizer import Tokenizer
+
+STRENGTHS = (0.1, 0.3)
+"""The shares of a text that are edited, where nothing else is said below."""
+
+OTHER_STRENGTHS = {"truncate": (0.25, 0.5, 0.75), "paste": (0.5, 0.25)}
+"""The share that is cut off; the share that the marked text has of the text it is pasted into."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack at one strength, as a change of a text."""
+
+    name: str
+    strength: float
+    change: Callable[[str, np.random.Generator], str]
+
+
+@dataclass(frozen=True)
+class Withstood:
+    """What is found of the marked texts after an attack, at the chosen rate.
+
+    `normalized` is what `dllmark detect --normalize` finds, where that makes a difference.
+    """
+
+    attack: str
+    strength: float
+    found: Rate
+    normalized: Rate | None
+
+    @property
+    def best(self) -> Rate:
+        """What is found by those who know `--normalize`."""
+        return max((self.found, self.normalized or self.found), key=lambda rate: rate.share)
+
+
+def withstood(
+    detector: Detector,
+    marked: Sequence[str],
+    humans: Sequence[str],
+    on_done: OnDone = lambda done, total: None,
+) -> list[Withstood]:
+    """Return what each attack leaves of the mark; `humans` are texts to paste the marked ones into.
+
+    What happens to a text depends on its place and the attack, so a rerun gives the same.
+    """
+    rows, plan = [], planned(detector.tokenizer, humans)
+    for number, attack in enumerate(plan, 1):
+        try:
+            texts = [
+                attack.change(text, np.random.default_rng([line, round(100 * attack.strength)]))
+                for line, text in enumerate(marked)
+            ]
+        except InputError:  # too few human words to paste into
+            continue
+        found = _found(detector, texts)
+        cleaned = [normalize(text) for text in texts]
+        normalized = _found(detector, cleaned) if cleaned != texts else None
+        rows.append(Withstood(attack.name, attack.strength, found, normalized))
+        on_done(number, len(plan))
+    return rows
+
+
+def planned(tokenizer: Tokenizer, humans: Sequence[str]) -> list[Attack]:
+    """Return all attacks of a report, each at its strengths."""
+    vocabulary = ordinary(tokenizer)
+
+    def edited(edit: TokenAttack, ratio: float, text: str, rng: np.random.Generator) -> str:
+        return tokenizer.decode(edit(tokenizer.encode(text), ratio, rng, vocabulary))
+
+    def changes(name: str, ratio: float) -> Callable[[str, np.random.Generator], str]:
+        if name in TOKEN_ATTACKS:
+            return partial(edited, TOKEN_ATTACKS[name], ratio)
+        if name in TEXT_ATTACKS:
+            return lambda text, rng: TEXT_ATTACKS[name](text, ratio, rng)
+        return lambda text, rng: paste(text, ratio, rng, humans)
+
+    return [
+        Attack(name, strength, changes(name, strength))
+        for name in (*TOKEN_ATTACKS, *TEXT_ATTACKS, "paste")
+        for strength in OTHER_STRENGTHS.get(name, STRENGTHS)
+    ]
+
+
+def _found(detector: Detector, texts: Sequence[str]) -> Rate:
+    p_values = np.array([detection.p_value for detection in detector.detect_many(texts)])
+    return Rate.at(p_values, detector.fpr)
