@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.tokenizer import Tokenizer
 
-TOKENS, QUICK_TOKENS = 416, 128
+TOKENS, QUICK_TOKENS = 416, 112
 """What is written of each text: 400 tokens, and some for those that its text loses as ids again."""
 
 QUICK_PROMPTS = 12
@@ -65,6 +65,12 @@ def report(
     unmarked: Annotated[
         str | None,
         typer.Option(help="JSONL of the model's unmarked texts, beside --marked: what it costs."),
+    ] = None,
+    attacked: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="JSONL of the marked texts after `dllmark attack`, say paraphrases. Repeatable."
+        ),
     ] = None,
     fpr: Annotated[
         float, typer.Option(help="The false-positive rate to conclude at.")
@@ -107,17 +113,19 @@ def report(
     stopped. Exit status: 0 when the report is written, whatever it says.
     """
     from dllmark.detection.detector import Detector
-    from dllmark.experiments.evaluation.inputs import read_nulls
+    from dllmark.experiments.evaluation.inputs import read_attacked, read_nulls
     from dllmark.experiments.evaluation.run import evaluate, publish
     from dllmark.files import only_writer_in
 
     _check_sources(prompts, marked, unmarked)
-    if batch < 1:
-        raise InputError(f"batch is at least 1; got {batch}")
+    for name, number in (("batch", batch), ("samples", samples), ("tokens", tokens)):
+        if number is not None and number < 1:
+            raise InputError(f"{name} is at least 1; got {number}")
     chosen = one_key(key, "report")
     source = model_source(model, chosen)
     detector = Detector(chosen, _tokenizer(chosen, source if prompts else model), fpr=fpr)
     families, inputs = read_nulls(nulls)
+    rewritten = [read_attacked(path) for path in attacked or ()]
     judged = None if judge == "none" else judge
     with only_writer_in(output), stage_progress() as on_stage:
         if marked is not None:
@@ -131,7 +139,10 @@ def report(
                 suppress_end,
                 _Lab(source, chosen, detector.tokenizer, output, judged, batch, on_stage),
             )
-        made = evaluate(detector, texts, families, files + inputs, command_line(), on_stage)
+        made = evaluate(
+            detector, texts, families, [one for one, _ in rewritten],
+            [*files, *inputs, *(file for _, file in rewritten)], command_line(), on_stage,
+        )  # fmt: skip
         paths = publish(made, output)
     print_json(made.to_dict()) if as_json else print_text(made.verdict.text)
     err.print("written: " + ", ".join(map(str, paths)))

@@ -100,6 +100,40 @@ def read_unmarked(path: str) -> tuple[list[Sample], InputFile]:
     return [_sample(record) for record in records], input_file("unmarked", path, len(records))
 
 
+@dataclass(frozen=True)
+class Attacked:
+    """Marked texts after an attack made elsewhere: its name, and its strength if it has one."""
+
+    name: str
+    strength: float | None
+    texts: list[str]
+
+
+def read_attacked(path: str) -> tuple[Attacked, InputFile]:
+    """Return the texts of a file that `dllmark attack` wrote."""
+    records = _records(path)
+    for record in records:
+        attack = record.entries.get("attack")
+        if not isinstance(attack, dict) or not isinstance(attack.get("name"), str):
+            raise InputError(
+                f'{path}:{record.line}: no "attack" with a "name": give what `dllmark attack` wrote'
+            )
+    first = records[0].entries["attack"]
+    name, ratio = " ".join(_names(first)), first.get("ratio")
+    if any(" ".join(_names(one.entries["attack"])) != name for one in records):
+        raise InputError(f"{path} holds several attacks: give a file for each")
+    strength = float(ratio) if isinstance(ratio, int | float) else None
+    attacked = Attacked(name, strength, [record.text for record in records])
+    return attacked, input_file("attacked", path, len(records))
+
+
+def _names(attack: dict[str, Any]) -> list[str]:
+    """Return what an attack is called: its name, by which model, and what was done before it."""
+    model, before = attack.get("model"), attack.get("after")
+    names = [str(attack.get("name")), *([f"by {model}"] if model else [])]
+    return [*names, "after", *_names(before)] if isinstance(before, dict) else names
+
+
 def paired(marked: list[Sample], unmarked: list[Sample]) -> list[tuple[Sample, Sample]]:
     """Return the texts of the same prompts, unmarked and marked.
 

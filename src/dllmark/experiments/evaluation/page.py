@@ -163,7 +163,8 @@ def _step(cost: Cost) -> str:
 
 def _robustness(report: Evaluation) -> str:
     rows = [
-        [escape(one.attack), percent(one.strength), *_cells(one.found),
+        [escape(one.attack), "–" if one.strength is None else percent(one.strength),
+         *_cells(one.found),
          percent(one.normalized.share) if one.normalized else "–"]
         for one in report.robustness
     ]  # fmt: skip

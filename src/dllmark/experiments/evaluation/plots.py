@@ -15,7 +15,7 @@ from dllmark.experiments.evaluation.measures import Rate, RateAt
 from dllmark.experiments.evaluation.words import percent
 
 WIDTH, HEIGHT = 440, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 14, 48
+LEFT, RIGHT, TOP, BOTTOM = 62, 24, 14, 48
 ROW = 24
 LABELS = 150
 LEAST = 1e-5
@@ -101,15 +101,17 @@ def attacks_plot(rows: Sequence[Withstood]) -> str:
         body.append(_text(x, height - BOTTOM + 18, f"{25 * tenth} %", "middle"))
     for number, row in enumerate(rows):
         y = TOP + ROW * number
-        body.append(_text(LABELS - 8, y + 16, f"{row.attack} {percent(row.strength)}", "end"))
+        body.append(_text(LABELS - 8, y + 16, _shortened(row.name), "end"))
         body += _bar(row.found, y + 4, width, "found")
         if row.normalized:
             body += _bar(row.normalized, y + 13, width, "normalized")
     body.append(_text(LABELS + width / 2, height - 8, "marked texts found", "middle"))
-    each = "; ".join(
-        f"{row.attack} {percent(row.strength)}: {percent(row.found.share)}" for row in rows
-    )
+    each = "; ".join(f"{row.name}: {percent(row.found.share)}" for row in rows)
     return _svg("attacks", "Marked texts found after each attack", f"{each}.", body, height)
+
+
+def _shortened(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _bar(rate: Rate, y: float, width: float, name: str) -> list[str]:

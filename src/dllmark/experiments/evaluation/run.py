@@ -17,7 +17,7 @@ from dllmark.errors import InputError
 from dllmark.experiments.batches import processor
 from dllmark.experiments.evaluation.attacks import withstood
 from dllmark.experiments.evaluation.cost import Cost, StepClock, StepTime, compared, repetition
-from dllmark.experiments.evaluation.inputs import InputFile, Sample, paired
+from dllmark.experiments.evaluation.inputs import Attacked, InputFile, Sample, paired
 from dllmark.experiments.evaluation.measures import detections, false_positives
 from dllmark.experiments.evaluation.page import page
 from dllmark.experiments.evaluation.record import Evaluation
@@ -135,6 +135,7 @@ def evaluate(
     detector: Detector,
     texts: Texts,
     families: dict[str, list[str]],
+    attacked: list[Attacked],
     inputs: list[InputFile],
     command: str,
     on_stage: OnStage = lambda name, done, total: None,
@@ -147,13 +148,13 @@ def evaluate(
     )
     humans = [text for family in families.values() for text in family]
     attacks = withstood(
-        detector, marked, humans, lambda done, total: on_stage("attacking", done, total)
+        detector, marked, humans, attacked, lambda done, total: on_stage("attacking", done, total)
     )
     cost = _cost(detector, texts)
     key, rate = detector.identity, detector.fpr
     return Evaluation(
         conclude(key.key_id, rate, nulls, found, cost, attacks), rate, nulls, found, cost,
-        tuple(attacks), tuple(not_tested(nulls, found, cost, texts.from_files)),
+        tuple(attacks), tuple(not_tested(nulls, found, cost, attacks, texts.from_files)),
         {
             "key": key.key_id, "scheme": key.scheme, "γ": key.gamma,
             "tokenizer": f"{detector.tokenizer.name}, {key.tokenizer}",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dllmark.experiments.evaluation.attacks import Withstood
+from dllmark.experiments.evaluation.attacks import OFFLINE, Withstood
 from dllmark.experiments.evaluation.cost import Cost
 from dllmark.experiments.evaluation.measures import (
     LENGTHS,
@@ -49,7 +50,7 @@ def conclude(
         _on_detection(reliability, key_id, chosen, found),
         _on_alarms(alarms, chosen, nulls),
         *_on_cost(cost),
-        *_on_attacks(attacks),
+        *(_on_attacks(attacks) if reliability != "not reliable" else []),
         "This holds for the model, the settings and the kinds of text named below, and for no "
         "others; a text without the mark may still be a machine's, and a marked one may have "
         "been edited by people.",
@@ -174,12 +175,18 @@ def _on_attacks(attacks: list[Withstood]) -> list[str]:
         return []
     worst = min(attacks, key=lambda one: one.best.share)
     return [
-        f"Of {len(attacks)} attacks the worst, {worst.attack} at {percent(worst.strength)}, left "
-        f"{percent(worst.best.share)} of the texts detectable."
+        f"Of {len(attacks)} attacks the worst ({worst.name}) left {percent(worst.best.share)} of "
+        "the texts detectable."
     ]
 
 
-def not_tested(nulls: FalsePositives, found: Detections, cost: Cost, from_files: bool) -> list[str]:
+def not_tested(
+    nulls: FalsePositives,
+    found: Detections,
+    cost: Cost,
+    attacks: Sequence[Withstood],
+    from_files: bool,
+) -> list[str]:
     """Return in words what a reader might think was tested, and was not."""
     lines = [
         f"Marked texts of {length} tokens: the longest has {found.longest}."
@@ -194,8 +201,9 @@ def not_tested(nulls: FalsePositives, found: Detections, cost: Cost, from_files:
     if len([one for one in nulls.families if one.family != OWN]) == 1:
         lines.append("Other families of unmarked texts: all nulls are of one family.")
     lines += cost.why_not
+    if not any(one.attack not in OFFLINE for one in attacks):
+        lines.append("Paraphrase, translation and any other rewriting by a model (--attacked).")
     lines += [
-        "Paraphrase, translation and any other rewriting by a model.",
         "Removal and forgery by somebody who has collected marked texts, or can ask the detector.",
         "Whether the texts are right or useful: perplexity and repetition are what was measured.",
         "Other keys, payloads, strategies, strengths, temperatures and models than those named.",

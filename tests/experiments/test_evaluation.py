@@ -1,0 +1,359 @@
+"""The numbers of `dllmark report` are those of naive counts and of scipy; its words follow them."""
+
+import json
+from collections import Counter
+from math import comb
+from statistics import median
+
+import numpy as np
+import pytest
+from samples import marked_text, plain_text
+from scipy import stats
+
+from dllmark.attacks.tokens import delete, ordinary
+from dllmark.detection.detector import Detector
+from dllmark.errors import InputError, MismatchError
+from dllmark.experiments.batches import Batch
+from dllmark.experiments.evaluation import measures
+from dllmark.experiments.evaluation.attacks import OFFLINE, Withstood, withstood
+from dllmark.experiments.evaluation.cost import Cost, StepClock, compared, repetition
+from dllmark.experiments.evaluation.inputs import (
+    Sample,
+    paired,
+    read_attacked,
+    read_marked,
+    read_nulls,
+    read_unmarked,
+)
+from dllmark.experiments.evaluation.measures import (
+    OWN,
+    Rate,
+    RateAt,
+    detections,
+    false_positives,
+    needed,
+)
+from dllmark.experiments.evaluation.run import given_texts
+from dllmark.experiments.evaluation.words import alarms_of, can_be_said, conclude, percent
+from dllmark.experiments.settings import Protocol, Setting
+
+NOTHING = Cost(0, None, None, None, None, None, None, None, ())
+
+
+@pytest.fixture(scope="module")
+def detector(key, tokenizer):
+    return Detector(key, tokenizer, fpr=0.05)
+
+
+@pytest.fixture(scope="module")
+def plains(tokenizer):
+    return [plain_text(tokenizer, 30 + 5 * number, number) for number in range(24)]
+
+
+@pytest.fixture(scope="module")
+def marks(key, tokenizer):
+    return [marked_text(key, tokenizer, 130, number, 0.75) for number in range(8)]
+
+
+def naive_rate(detector, texts, length, nominal):
+    """Hits and texts, one text at a time."""
+    cut = [detector.tokenizer.encode(text)[:length] for text in texts]
+    p = [detector.detect(ids).p_value for ids in cut if length is None or len(ids) == length]
+    return sum(one <= nominal for one in p), len(p)
+
+
+@pytest.mark.parametrize(
+    ("hits", "count"), [(0, 1), (0, 40), (3, 7), (39, 40), (40, 40), (2, 9999)]
+)
+def test_intervals_are_scipys(hits, count):
+    rate = Rate.of(hits, count)
+    expected = stats.binomtest(hits, count).proportion_ci(method="exact")
+    assert (rate.low, rate.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert rate.share == hits / count
+
+
+def test_false_positives_are_those_of_a_naive_count(detector, plains):
+    families = {"a": plains[:10], "b": plains[10:]}
+    result = false_positives(detector, families, [])
+    assert result.texts == 24
+    assert {one.nominal for one in result.rates} == {0.05, 0.01, 0.001, 0.0001}
+    assert {one.tokens for one in result.rates} == {None, 50, 100}
+    for one in result.rates:
+        expected = naive_rate(detector, plains, one.tokens, one.nominal)
+        assert (one.found.hits, one.found.count) == expected
+
+
+def test_the_worst_family_is_the_one_that_chance_explains_least(detector, key, tokenizer, plains):
+    accused = [marked_text(key, tokenizer, 60, number) for number in range(3)]
+    families = {"fine": plains, "bad": [*accused, *plains[:7]], "tiny": [plains[0]]}
+    result = false_positives(detector, families, plains[:5])
+    assert result.families[0].family == "bad"
+    assert {one.family for one in result.families} == {"fine", "bad", "tiny", OWN}
+    worst = result.families[0].found
+    assert (worst.hits >= 3, worst.count) == (True, 10)
+    tail = stats.binom.sf(worst.hits - 1, worst.count, 0.05)
+    assert result.worst_by_chance == pytest.approx(1 - (1 - tail) ** 4)
+    assert result.texts == 35  # the model's own texts are no nulls
+    assert alarms_of(result, 0.05) == "one family more than stated"
+
+
+def test_texts_too_short_to_tell_are_left_out_and_counted(detector, plains):
+    result = false_positives(detector, {"a": [*plains, "Too short."]}, ["Short too."])
+    assert (result.texts, result.left_out_short) == (24, 1)
+    assert [one.family for one in result.families] == ["a"]
+    with pytest.raises(InputError, match="none of the 2 nulls has 25 tokens: give longer texts"):
+        false_positives(detector, {"a": ["Too short.", "This too."]}, [])
+
+
+def test_chunks_do_not_change_the_count(detector, plains, monkeypatch):
+    whole, told = false_positives(detector, {"a": plains}, []), []
+    monkeypatch.setattr(measures, "CHUNK", 5)
+    again = false_positives(detector, {"a": plains}, [], lambda *done: told.append(done))
+    assert again == whole
+    assert told == [(5, 24), (10, 24), (15, 24), (20, 24), (24, 24)]
+
+
+def test_power_and_curve_are_those_of_a_naive_count(detector, marks):
+    result = detections(detector, marks)
+    assert {one.tokens for one in result.power} == {50, 100}
+    for one in (*result.power, *result.curve[::4]):
+        expected = naive_rate(detector, marks, one.tokens, one.nominal)
+        assert (one.found.hits, one.found.count) == expected
+    lengths = [len(detector.tokenizer.encode(text)) for text in marks]
+    assert (result.median_tokens, result.longest) == (median(lengths), max(lengths))
+
+
+def test_the_length_needed_holds_for_all_that_are_longer():
+    shares = [(10, 2), (20, 20), (30, 18), (40, 19), (50, 20), (60, 20)]
+    curve = [RateAt(tokens, 0.01, Rate.of(hits, 20)) for tokens, hits in shares]
+    assert needed(curve, 0.95).tokens == 40
+    assert needed(curve, 0.99).tokens == 50
+    assert needed(curve, 0.95).assured is None  # 20 of 20 may still be 83 %
+    sure = [RateAt(10, 0.01, Rate.of(200, 200))]
+    assert needed(sure, 0.95) == measures.Needed(0.95, 10, 10)
+    assert needed(curve[:1], 0.95).tokens is None
+
+
+def test_marked_texts_that_are_all_short_say_what_to_do(detector):
+    with pytest.raises(InputError, match=r"longest of the 2 marked texts has . tokens, and .*50"):
+        detections(detector, ["Too short.", "This too."])
+
+
+@pytest.mark.parametrize("count", [6, 12, 41])
+def test_the_interval_of_a_median_covers_it(count):
+    rng = np.random.default_rng(count)
+    before, after = rng.random(count) + 1, rng.random(count) + 1
+    result = compared(before, after, ratio=True)
+    ratios = sorted(after / before)
+    assert (result.unmarked, result.marked) == (median(before), median(after))
+    assert result.change == pytest.approx(median(ratios))
+    low, high = ratios.index(result.low), ratios.index(result.high)
+    # The true median is missed if no more than `low` values lie below it, or more than `high`.
+    missed = [k for k in range(count + 1) if k <= low or k > high]
+    assert sum(comb(count, k) for k in missed) / 2**count <= 0.05
+
+
+def test_too_few_pairs_have_no_interval_and_missing_values_no_part():
+    nan = float("nan")
+    result = compared(np.array([1.0, 2.0, nan]), np.array([2.0, nan, 3.0]), ratio=False)
+    assert (result.pairs, result.change, result.low, result.high) == (1, 1.0, None, None)
+    assert compared(np.array([nan]), np.array([1.0]), ratio=True) is None
+
+
+def test_degenerate_texts_are_counted_by_their_4_grams(tokenizer, plains):
+    looping = "round and round we go " * 10
+    pairs = [(Sample(plains[0], "p"), Sample(looping, "p")), (Sample(plains[1]), Sample(plains[2]))]
+    two, four, clean, marked = repetition(tokenizer, pairs)
+
+    def naive(text, n):
+        ids = tokenizer.encode(text).tolist()
+        grams = Counter(tuple(ids[at : at + n]) for at in range(len(ids) - n + 1))
+        return 1 - len(grams) / sum(grams.values())
+
+    assert naive(looping, 4) > 0.2
+    assert (clean.hits, marked.hits, marked.count) == (0, 1, 2)
+    for n, result in ((2, two), (4, four)):
+        assert result.marked == pytest.approx(median(naive(p[1].text, n) for p in pairs))
+        changes = [naive(p[1].text, n) - naive(p[0].text, n) for p in pairs]
+        assert result.change == pytest.approx(median(changes))
+    assert repetition(tokenizer, []) == (None, None, None, None)
+
+
+def batch_of(setting, size):
+    return Batch(setting, Protocol(), True, None, 0, ("w1",) * size)
+
+
+def test_steps_are_compared_on_one_machine_at_one_batch_size(tmp_path):
+    marked = Setting("kgw", per_step=2)
+    clock = StepClock(tmp_path / "steps.jsonl")
+    assert clock.read(marked) is None
+    clock.note(batch_of(marked.unmarked, 8), [9.0, 1.0, 2.0, 3.0], "one")
+    clock.note(batch_of(marked, 4), [9.0, 1.0, 1.0], "one")
+    clock.note(batch_of(marked, 8), [9.0, 1.0, 1.0], "other")
+    assert clock.read(marked) is None
+    clock.note(batch_of(marked, 8), [9.0, 3.0, 3.0], "one")
+    with (tmp_path / "steps.jsonl").open("a") as file:
+        file.write('{"setting": "cut')  # by a kill
+    clock.note(batch_of(marked, 8), [9.0], "one")  # one step says nothing
+    clock.note(batch_of(marked, 8), [9.0, 5.0, 5.0], "one")
+    step = clock.read(marked)
+    assert (step.unmarked, step.marked, step.batch, step.hardware) == (2.0, 4.0, 8, "one")
+
+
+def test_attacks_leave_what_a_naive_attack_leaves(detector, marks, plains):
+    rows = withstood(detector, marks, plains)
+    assert {row.attack for row in rows} == set(OFFLINE)
+    row = next(row for row in rows if row.name == "delete 30 %")
+    tokenizer = detector.tokenizer
+    hits = 0
+    for line, text in enumerate(marks):
+        rng = np.random.default_rng([line, 30])
+        ids = delete(tokenizer.encode(text), 0.3, rng, ordinary(tokenizer))
+        hits += detector.detect(tokenizer.decode(ids)).p_value <= 0.05
+    assert (row.found.hits, row.found.count) == (hits, 8)
+    hidden = next(row for row in rows if row.name == "zero-width 30 %")
+    assert hidden.found.share < hidden.normalized.share == hidden.best.share
+    assert row.normalized is None
+    without = withstood(detector, marks[:2], ["few words"])
+    assert "paste" not in {row.attack for row in without}
+
+
+def test_attacks_made_elsewhere_are_scored_too(detector, marks, plains, tmp_path):
+    path = tmp_path / "p.jsonl"
+    attack = {"name": "paraphrase", "model": "m", "line": 1, "after": {"name": "swap"}}
+    path.write_text("".join(json.dumps({"text": t, "attack": attack}) + "\n" for t in plains[:6]))
+    attacked, file = read_attacked(str(path))
+    [row, *_] = withstood(detector, marks, plains, [attacked])
+    assert (row.name, row.found.count) == ("paraphrase by m after swap", 6)
+    assert file.rows == 6
+    path.write_text('{"text": "a"}\n')
+    with pytest.raises(InputError, match='no "attack" with a "name"'):
+        read_attacked(str(path))
+    lines = [{"text": "a", "attack": {"name": name}} for name in ("swap", "case")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(InputError, match="holds several attacks: give a file for each"):
+        read_attacked(str(path))
+
+
+@pytest.mark.parametrize(
+    ("nominal", "hits", "count", "said"),
+    [
+        (0.0001, 0, 1000, "below 0.3 % (rule of three); 0.01 % takes 30,000"),
+        (0.01, 0, 2, "no hit in 2 shows a rate below 100 %"),
+        (0.01, 1, 100, "as stated"),
+        (0.01, 0, 400, "fewer than stated"),
+        (0.01, 20, 400, "more than stated"),
+    ],
+)
+def test_so_many_texts_can_say_so_much(nominal, hits, count, said):
+    assert said in can_be_said(nominal, Rate.of(hits, count))
+
+
+def test_the_rule_of_three_is_the_bound_that_it_stands_for():
+    bound = 1 - 0.05 ** (1 / 1000)  # the largest rate that has no hit in 1,000 in 5 % of cases
+    assert bound == pytest.approx(3 / 1000, rel=0.01)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.999, 0.5, 0.0123, 0.001, 0.0001, 0.00002])
+def test_a_share_in_per_cent_keeps_its_digits(share):
+    assert float(percent(share).removesuffix(" %")) == pytest.approx(100 * share, rel=0.05)
+
+
+def verdict_of(shares, count, null_hits=0):
+    """The verdict on a curve of shares at 100, 200 and 300 tokens, and on 300 nulls."""
+    curve = tuple(
+        RateAt(tokens, 0.01, Rate.of(round(share * count), count))
+        for tokens, share in zip((100, 200, 300), shares, strict=True)
+    )
+    found = measures.Detections(
+        count, 300.0, 300, curve, curve, tuple(needed(curve, share) for share in measures.SHARES)
+    )
+    nulls = Rate.of(null_hits, 300)
+    whole = (RateAt(None, 0.01, nulls),)
+    family = (measures.FamilyRate("web", nulls),)
+    alarms = measures.FalsePositives(300, 0, whole, whole, family, 1.0)
+    attacks = [Withstood("swap", 0.1, Rate.of(1, 2), None)]
+    return conclude("k", 0.01, alarms, found, NOTHING, attacks)
+
+
+@pytest.mark.parametrize(
+    ("shares", "count", "reliability", "said"),
+    [
+        ((0.5, 1, 1), 100, "reliable", "detects reliably in texts of 200 tokens or more"),
+        ((0.5, 1, 1), 12, "too few texts", "too few to call it reliable"),
+        ((0.5, 0.9, 0.94), 100, "not reliable", "does not detect reliably: of texts cut to 200"),
+        ((1, 1, 0.9), 100, "not reliable", "does not detect reliably"),
+    ],
+)
+def test_the_verdict_follows_the_numbers(shares, count, reliability, said):
+    verdict = verdict_of(shares, count)
+    assert verdict.reliability == reliability
+    assert said in verdict.text
+    assert f"{round(shares[1] * count)} of {count}" in verdict.text
+    assert ("swap 10 %" in verdict.text) == (reliability != "not reliable")
+    assert "What the mark costs was not measured." in verdict.text
+
+
+def test_a_mark_that_accuses_too_often_is_said_to():
+    verdict = verdict_of((1, 1, 1), 100, null_hits=30)
+    assert verdict.false_alarms == "more than stated"
+    assert "accuses too often: 30 of 300 (10 %" in verdict.text
+    assert verdict_of((1, 1, 1), 100).false_alarms == "as stated"
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_family_is_a_kind_else_a_source_else_the_file(tmp_path):
+    rows = [{"text": "a", "kind": kind, "source": "s"} for kind in ("x", "y", "x", "y")]
+    each = [{"text": "b", "source": f"page {number}"} for number in range(4)]
+    few = [{"text": "c", "source": "s"}, {"text": "d", "source": "s"}, "e", {"text": "f"}]
+    sources = [{"text": "g", "source": "t"}, {"text": "h", "source": "t"}]
+    names = ("kinds", "each", "few", "sources")
+    paths = [lines(tmp_path / f"{name}.jsonl", content)
+             for name, content in zip(names, (rows, each, few, sources), strict=True)]  # fmt: skip
+    families, files = read_nulls(paths)
+    assert {name: len(texts) for name, texts in families.items()} == {
+        "x": 2, "y": 2, "each.jsonl": 4, "few.jsonl": 4, "t": 2}  # fmt: skip
+    assert [file.rows for file in files] == [4, 4, 4, 2]
+
+
+def test_texts_on_the_wrong_side_are_refused(key, tmp_path):
+    identity = key.identity.to_dict()
+    mark = lines(tmp_path / "m.jsonl", [{"text": "a", "watermark": identity}])
+    clean = lines(tmp_path / "c.jsonl", [{"text": "a", "watermark": None}])
+    other = lines(tmp_path / "o.jsonl", [{"text": "a", "watermark": identity | {"key_id": "no"}}])
+    assert read_marked(mark, key.identity)[0] == [Sample("a")]
+    with pytest.raises(InputError, match=r"m.jsonl:1: this text is marked; nulls are texts witho"):
+        read_nulls([mark])
+    with pytest.raises(InputError, match=r"m.jsonl:1: this text is marked; give it with --marked"):
+        read_unmarked(mark)
+    with pytest.raises(InputError, match=r"c.jsonl:1: .* carries no mark; give it with --unmarked"):
+        read_marked(clean, key.identity)
+    with pytest.raises(MismatchError, match=r"o.jsonl:1: the text was marked with key_id 'no'"):
+        read_marked(other, key.identity)
+    with pytest.raises(InputError, match="by their hashes: give files, not -"):
+        read_nulls(["-"])
+
+
+def test_texts_are_paired_by_their_prompts_in_order():
+    marked = [Sample("m1", "p"), Sample("m2", "p"), Sample("m3", "q"), Sample("m4")]
+    unmarked = [Sample("u1", "p"), Sample("u2"), Sample("u3", "r"), Sample("u4", "p")]
+    assert [(u.text, m.text) for u, m in paired(marked, unmarked)] == [("u1", "m1"), ("u4", "m2")]
+
+
+@pytest.mark.parametrize(
+    ("marked", "unmarked", "reason"),
+    [
+        ("p", [], "no unmarked texts of the model were given"),
+        (None, [Sample("u", "p")], "the marked texts have no prompts"),
+        ("p", [Sample("u")], "the unmarked texts have no prompts"),
+        ("p", [Sample("u", "q")], "no prompt of a marked text is one of an unmarked text"),
+    ],
+)
+def test_why_nothing_can_be_compared_is_said(marked, unmarked, reason):
+    texts = given_texts([Sample("m", marked)] * 5, unmarked, {}, "never loaded")
+    assert any(reason in line for line in texts.why_not)
+    assert texts.perplexity is None
