@@ -13,10 +13,9 @@ from scipy import stats
 from dllmark.attacks.tokens import delete, ordinary
 from dllmark.detection.detector import Detector
 from dllmark.errors import InputError, MismatchError
-from dllmark.experiments.batches import Batch
 from dllmark.experiments.evaluation import measures
 from dllmark.experiments.evaluation.attacks import OFFLINE, Withstood, withstood
-from dllmark.experiments.evaluation.cost import Cost, StepClock, compared, repetition
+from dllmark.experiments.evaluation.cost import Cost, StepTime, compared, repetition
 from dllmark.experiments.evaluation.inputs import (
     Sample,
     paired,
@@ -33,9 +32,10 @@ from dllmark.experiments.evaluation.measures import (
     false_positives,
     needed,
 )
-from dllmark.experiments.evaluation.run import given_texts
-from dllmark.experiments.evaluation.words import alarms_of, can_be_said, conclude, percent
-from dllmark.experiments.settings import Protocol, Setting
+from dllmark.experiments.evaluation.run import _step_time, given_texts
+from dllmark.experiments.evaluation.words import alarms_of, can_be_said, conclude
+from dllmark.experiments.runs import Written
+from dllmark.experiments.settings import Setting
 
 NOTHING = Cost(0, None, None, None, None, None, None, None, ())
 
@@ -121,6 +121,14 @@ def test_power_and_curve_are_those_of_a_naive_count(detector, marks):
         assert (one.found.hits, one.found.count) == expected
     lengths = [len(detector.tokenizer.encode(text)) for text in marks]
     assert (result.median_tokens, result.longest) == (median(lengths), max(lengths))
+    found = [detector.detect(text) for text in marks]
+    p = [one.p_value for one in found]
+    assert list(result.strengths.values()) == [
+        sum(one <= 1e-10 for one in p), sum(1e-10 < one <= 1e-4 for one in p),
+        sum(1e-4 < one <= 0.05 for one in p), sum(one > 0.05 for one in p),
+    ]  # fmt: skip
+    green, pairs = sum(one.green for one in found), sum(one.pairs for one in found)
+    assert result.green_share == green / pairs
 
 
 def test_the_length_needed_holds_for_all_that_are_longer():
@@ -179,25 +187,22 @@ def test_degenerate_texts_are_counted_by_their_4_grams(tokenizer, plains):
     assert repetition(tokenizer, []) == (None, None, None, None)
 
 
-def batch_of(setting, size):
-    return Batch(setting, Protocol(), True, None, 0, ("w1",) * size)
+def written(setting, texts, seconds, batch=4, hardware="one"):
+    """A note of texts that were written."""
+    return Written(
+        "p", setting.slug, texts, seconds, "m", 64, False, 32, batch, hardware, "", "", ""
+    )
 
 
-def test_steps_are_compared_on_one_machine_at_one_batch_size(tmp_path):
-    marked = Setting("kgw", per_step=2)
-    clock = StepClock(tmp_path / "steps.jsonl")
-    assert clock.read(marked) is None
-    clock.note(batch_of(marked.unmarked, 8), [9.0, 1.0, 2.0, 3.0], "one")
-    clock.note(batch_of(marked, 4), [9.0, 1.0, 1.0], "one")
-    clock.note(batch_of(marked, 8), [9.0, 1.0, 1.0], "other")
-    assert clock.read(marked) is None
-    clock.note(batch_of(marked, 8), [9.0, 3.0, 3.0], "one")
-    with (tmp_path / "steps.jsonl").open("a") as file:
-        file.write('{"setting": "cut')  # by a kill
-    clock.note(batch_of(marked, 8), [9.0], "one")  # one step says nothing
-    clock.note(batch_of(marked, 8), [9.0, 5.0, 5.0], "one")
-    step = clock.read(marked)
-    assert (step.unmarked, step.marked, step.batch, step.hardware) == (2.0, 4.0, 8, "one")
+def test_a_step_is_timed_where_all_texts_were_written_alike():
+    mark = Setting("kgw", per_step=2)
+    notes = [
+        written(mark.unmarked, 8, 64.0), written(mark, 4, 48.0), written(mark, 4, 16.0),
+    ]  # fmt: skip
+    assert _step_time(notes, mark, 32) == StepTime(1.0, 1.0, 4, "one")
+    assert _step_time(notes[1:], mark, 32) is None
+    assert _step_time([*notes, written(mark, 4, 1.0, hardware="two")], mark, 32) is None
+    assert _step_time([*notes, written(mark, 4, 1.0, batch=2)], mark, 32) is None
 
 
 def test_attacks_leave_what_a_naive_attack_leaves(detector, marks, plains):
@@ -254,11 +259,6 @@ def test_the_rule_of_three_is_the_bound_that_it_stands_for():
     assert bound == pytest.approx(3 / 1000, rel=0.01)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.999, 0.5, 0.0123, 0.001, 0.0001, 0.00002])
-def test_a_share_in_per_cent_keeps_its_digits(share):
-    assert float(percent(share).removesuffix(" %")) == pytest.approx(100 * share, rel=0.05)
-
-
 def verdict_of(shares, count, null_hits=0):
     """The verdict on a curve of shares at 100, 200 and 300 tokens, and on 300 nulls."""
     curve = tuple(
@@ -266,7 +266,14 @@ def verdict_of(shares, count, null_hits=0):
         for tokens, share in zip((100, 200, 300), shares, strict=True)
     )
     found = measures.Detections(
-        count, 300.0, 300, curve, curve, tuple(needed(curve, share) for share in measures.SHARES)
+        count,
+        300.0,
+        300,
+        {},
+        0.7,
+        curve,
+        curve,
+        tuple(needed(curve, share) for share in measures.SHARES),
     )
     nulls = Rate.of(null_hits, 300)
     whole = (RateAt(None, 0.01, nulls),)

@@ -52,7 +52,7 @@ def written(key, tokenizer, tmp_path_factory):
     marked = [Sample(marked_text(key, tokenizer, 80, n, 0.9), f"p{n}") for n in range(5)]
     plain = [Sample(plain_text(tokenizer, 80, n), f"p{n}") for n in range(5)]
     texts = given_texts(marked, plain, {"model": HOSTILE}, None)
-    texts = replace(texts, step=StepTime(0.5, 0.51, 8, 3, "a machine"))
+    texts = replace(texts, step=StepTime(0.5, 0.51, 8, "a machine"))
     families = {HOSTILE: [one.text for one in plain], "a family": [plain[0].text]}
     files = [InputFile("nulls", HOSTILE, "ab" * 32, 6)]
     report = evaluate(Detector(key, tokenizer), texts, families, [], files, "dllmark report " * 9)

@@ -97,8 +97,12 @@ def report(
         bool, typer.Option("--plain", help="Continue the prompts as text, do not answer them.")
     ] = False,
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
+    device: Annotated[
+        str, typer.Option(help="Where the model writes, `auto`, `cpu` or `cuda`.")
+    ] = "auto",
     judge: Annotated[
-        str, typer.Option(help="For perplexity: `smollm2`, a folder, a hub id, or `none`.")
+        str,
+        typer.Option(help="For perplexity: `smollm2`, a folder, a GGUF file, a hub id, or `none`."),
     ] = "smollm2",
     quick: Annotated[
         bool, typer.Option("--quick", help="A few short texts: minutes, and wide intervals.")
@@ -137,7 +141,7 @@ def report(
                 _setting(strategy, delta, chosen.gamma, temperature),
                 tokens or (QUICK_TOKENS if quick else TOKENS),
                 suppress_end,
-                _Lab(source, chosen, detector.tokenizer, output, judged, batch, on_stage),
+                _Lab(source, chosen, detector.tokenizer, output, judged, batch, device, on_stage),
             )
         made = evaluate(
             detector, texts, families, [one for one, _ in rewritten],
@@ -179,6 +183,7 @@ class _Lab:
     folder: Path
     judge: str | None
     batch: int
+    device: str
     on_stage: OnBatch
 
 
@@ -187,7 +192,6 @@ def _written(
 ) -> tuple[Texts, list[InputFile]]:
     """Have the model write what the folder lacks."""
     from dllmark.experiments.batches import LocalWriter
-    from dllmark.experiments.evaluation.cost import StepClock
     from dllmark.experiments.evaluation.run import written_texts
     from dllmark.experiments.lab import Lab
     from dllmark.experiments.settings import Protocol
@@ -195,13 +199,12 @@ def _written(
 
     dataset, file = prompts.read()
     protocol = Protocol(len(dataset.prompts), tokens, scored=2, suppress_end=suppress_end)
-    clock = StepClock(parts.folder / "steps.jsonl")
     lab = Lab(
         parts.model, parts.tokenizer, [dataset], parts.folder, protocol,
-        LocalWriter(lambda: load_model(parts.model), clock.note), parts.judge, parts.batch,
+        LocalWriter(lambda: load_model(parts.model, device=parts.device)), parts.judge, parts.batch,
         command=command_line(), on_batch=parts.on_stage, own_key=parts.key,
     )  # fmt: skip
-    return written_texts(lab, dataset, setting, clock), [file]
+    return written_texts(lab, dataset, setting), [file]
 
 
 def _given(

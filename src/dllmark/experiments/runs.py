@@ -82,6 +82,15 @@ def summary(notes: Collection[Written]) -> str:
     return "; ".join(parts) or "not noted"
 
 
+def step_seconds(notes: Collection[Written], steps: int) -> float | None:
+    """Return how long a step of a whole batch took, of texts that are written in so many steps.
+
+    It is None where nothing was noted.
+    """
+    batches = sum(note.texts / note.batch for note in notes)
+    return sum(note.seconds for note in notes) / (batches * steps) if batches else None
+
+
 def today() -> str:
     """Return the date."""
     return datetime.now(timezone.utc).date().isoformat()

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dllmark.detection.stats import threshold
-from dllmark.experiments.batches import Batch
 from dllmark.experiments.evaluation.inputs import Sample
 from dllmark.experiments.evaluation.measures import Rate
 from dllmark.experiments.p_values import Floats
-from dllmark.experiments.settings import Setting
-from dllmark.files import append_line, whole_lines, writing
-from dllmark.quality.repetition import repeated_ngrams
+from dllmark.quality.repetition import DEGENERATE, repeated_ngrams
 from dllmark.relation.tokenizer import Ids, Tokenizer
-
-DEGENERATE = 0.2
-"""A text is degenerate if more than this share of its 4-grams stood in it before."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +34,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step of the sampler, the median over batches of so many texts."""
+    """Seconds that a step took, for a whole batch of texts."""
 
     unmarked: float
     marked: float
     batch: int
-    batches: int
     hardware: str
 
 
@@ -105,47 +95,3 @@ def repetition(
 
 def _repeats(texts: Sequence[Ids], n: int) -> Floats:
     return np.array([repeated_ngrams(ids, n) for ids in texts])
-
-
-class StepClock:
-    """Keeps how long the steps of each batch took, in a file that a killed run leaves whole.
-
-    The first step of a batch is left out: it may include what is done once.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def note(self, batch: Batch, seconds: Sequence[float], hardware: str) -> None:
-        """Append the median of the steps of one batch."""
-        if len(seconds) < 2:
-            return
-        line = {
-            "setting": batch.setting.slug, "batch": len(batch.prompts), "steps": len(seconds),
-            "seconds": float(np.median(seconds[1:])), "hardware": hardware,
-        }  # fmt: skip
-        with writing(self._path):
-            _, end = whole_lines(self._path)
-            append_line(self._path, end, json.dumps(line).encode() + b"\n")
-
-    def read(self, setting: Setting) -> StepTime | None:
-        """Return the time of a step, of batches of the size that has most of them, if any has.
-
-        Only batches of one size on one machine are compared.
-        """
-        lines, _ = whole_lines(self._path)
-        groups: dict[tuple[int, str], dict[str, list[float]]] = {}
-        for line in lines:
-            one: dict[str, Any] = json.loads(line)
-            group = groups.setdefault((one["batch"], one["hardware"]), {})
-            group.setdefault(one["setting"], []).append(one["seconds"])
-        both = {setting.slug, setting.unmarked.slug}
-        complete = [(where, by) for where, by in groups.items() if both <= set(by)]
-        if not complete:
-            return None
-        (batch, hardware), by = max(complete, key=lambda one: len(one[1][setting.slug]))
-        clean, marked = by[setting.unmarked.slug], by[setting.slug]
-        return StepTime(
-            float(np.median(clean)), float(np.median(marked)), batch, min(len(clean), len(marked)),
-            hardware,
-        )  # fmt: skip

@@ -35,6 +35,10 @@ DRAWN = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 OWN = "unmarked texts of the model"
 """What the family of these is called."""
 
+NOT_FOUND = "not found"
+STRENGTHS = ("overwhelming", "clear", "weak", NOT_FOUND)
+"""How strong the evidence in a marked text is."""
+
 CHUNK = 500
 """Texts scored at a time, between two steps of a progress bar."""
 
@@ -116,11 +120,17 @@ class Needed:
 
 @dataclass(frozen=True)
 class Detections:
-    """What is found of marked texts: `power` at stated lengths and rates, `curve` at the chosen."""
+    """What is found of marked texts: `power` at stated lengths and rates, `curve` at the chosen.
+
+    `strengths` counts whole texts by how strong the evidence in them is at the chosen rate, and
+    `green_share` is the share of green pairs in all of them.
+    """
 
     texts: int
     median_tokens: float
     longest: int
+    strengths: dict[str, int]
+    green_share: float
     power: tuple[RateAt, ...]
     curve: tuple[RateAt, ...]
     needed: tuple[Needed, ...]
@@ -190,6 +200,8 @@ def detections(detector: Detector, marked: Sequence[str]) -> Detections:
             f"and detection is stated from {LENGTHS[0]} on: have longer texts written (--tokens, "
             "--suppress-end), or give longer ones"
         )
+    whole = list(detector.detect_many(encoded))
+    words = [one.strength or NOT_FOUND for one in whole]
     power = p_by_length(encoded, detector, LENGTHS)
     along = p_by_length(encoded, detector, range(STEP, int(lengths.max()) + 1, STEP))
     curve = tuple(
@@ -199,6 +211,8 @@ def detections(detector: Detector, marked: Sequence[str]) -> Detections:
     )
     return Detections(
         len(encoded), float(np.median(lengths)), int(lengths.max()),
+        {word: words.count(word) for word in STRENGTHS},
+        sum(one.green for one in whole) / max(1, sum(one.pairs for one in whole)),
         _rates(power, detector.fpr), curve, tuple(needed(curve, one) for one in SHARES),
     )  # fmt: skip
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from dllmark.detection.words import percent
 from dllmark.experiments.evaluation.cost import Compared, Cost
 from dllmark.experiments.evaluation.measures import LENGTHS, Needed, Rate, RateAt, rates_with
 from dllmark.experiments.evaluation.plots import alarms_plot, attacks_plot, detection_plot
 from dllmark.experiments.evaluation.record import Evaluation
-from dllmark.experiments.evaluation.words import RELIABLE, can_be_said, percent, rate_of
+from dllmark.experiments.evaluation.words import RELIABLE, can_be_said, rate_of
 
 STYLE = Path(__file__).parent / "page.css"
 
@@ -122,7 +123,14 @@ def _detection(report: Evaluation) -> str:
 
 
 def _strengths(report: Evaluation) -> str:
-    return ""
+    found = report.detection
+    rows = [[word, f"{count:,}"] for word, count in found.strengths.items()]
+    return (
+        _table("Evidence in the whole marked texts, in the words of dllmark detect",
+               ["evidence", "texts"], rows)
+        + f"<p>Of their pairs, {percent(found.green_share)} are green, where "
+        f"{percent(report.settings['γ'])} are without a mark.</p>"
+    )  # fmt: skip
 
 
 def _cost(report: Evaluation) -> str:
@@ -155,9 +163,9 @@ def _step(cost: Cost) -> str:
     one = cost.step
     return (
         f"<p>A step of the sampler took {_seconds(one.unmarked)} without the mark and "
-        f"{_seconds(one.marked)} with it, {one.marked / one.unmarked:.2f} times as long: medians "
-        f"over {one.batches:,} batches of {one.batch}, on {escape(one.hardware)}, which other work "
-        "may have disturbed.</p>"
+        f"{_seconds(one.marked)} with it, {one.marked / one.unmarked:.2f} times as long: means of "
+        f"batches of {one.batch}, on {escape(one.hardware)}, which other work may have disturbed."
+        "</p>"
     )
 
 

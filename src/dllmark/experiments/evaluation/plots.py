@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from dllmark.detection.words import percent
 from dllmark.experiments.evaluation.attacks import Withstood
 from dllmark.experiments.evaluation.measures import Rate, RateAt
-from dllmark.experiments.evaluation.words import percent
 
 WIDTH, HEIGHT = 440, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 24, 14, 48

@@ -16,7 +16,7 @@ from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.batches import processor
 from dllmark.experiments.evaluation.attacks import withstood
-from dllmark.experiments.evaluation.cost import Cost, StepClock, StepTime, compared, repetition
+from dllmark.experiments.evaluation.cost import Cost, StepTime, compared, repetition
 from dllmark.experiments.evaluation.inputs import Attacked, InputFile, Sample, paired
 from dllmark.experiments.evaluation.measures import detections, false_positives
 from dllmark.experiments.evaluation.page import page
@@ -24,7 +24,7 @@ from dllmark.experiments.evaluation.record import Evaluation
 from dllmark.experiments.evaluation.words import conclude, not_tested
 from dllmark.experiments.lab import Lab
 from dllmark.experiments.p_values import Floats
-from dllmark.experiments.runs import revision, summary, today
+from dllmark.experiments.runs import Written, revision, step_seconds, summary, today
 from dllmark.experiments.settings import Dataset, Setting
 from dllmark.files import atomic_write, writing
 from dllmark.quality.perplexity import load_judge, perplexities
@@ -53,7 +53,7 @@ class Texts:
     from_files: bool = False
 
 
-def written_texts(lab: Lab, dataset: Dataset, setting: Setting, clock: StepClock) -> Texts:
+def written_texts(lab: Lab, dataset: Dataset, setting: Setting) -> Texts:
     """Have a model write what its folder lacks, and return all texts with their perplexities."""
     if len(dataset.prompts) < FEWEST_TEXTS:
         raise InputError(
@@ -67,8 +67,8 @@ def written_texts(lab: Lab, dataset: Dataset, setting: Setting, clock: StepClock
     ]
     numbers = list(range(len(dataset.prompts)))
     notes = lab.notes([setting])
-    step = clock.read(setting)
-    why_not = [] if step else ["The time of a step: this folder has no batch of both kinds timed."]
+    step = _step_time(notes, setting, lab.protocol.tokens // setting.per_step)
+    why_not = [] if step else ["The time of a step: the texts were written on several machines."]
     if lab.judge is None:
         why_not.append("Perplexity: there was no judge.")
     settings = {
@@ -84,6 +84,18 @@ def written_texts(lab: Lab, dataset: Dataset, setting: Setting, clock: StepClock
          lab.perplexity(dataset, setting, numbers)) if lab.judge else None,
         step, {"texts": summary(notes)}, tuple(why_not),
     )  # fmt: skip
+
+
+def _step_time(notes: list[Written], setting: Setting, steps: int) -> StepTime | None:
+    """Return how long steps took, if all texts were written alike."""
+    ways = {(note.batch, note.hardware) for note in notes}
+    clean, marked = (
+        step_seconds([note for note in notes if note.setting == one.slug], steps)
+        for one in (setting.unmarked, setting)
+    )
+    if clean is None or marked is None or len(ways) > 1:
+        return None
+    return StepTime(clean, marked, *ways.pop())
 
 
 def given_texts(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dllmark.detection.words import percent
 from dllmark.experiments.evaluation.attacks import OFFLINE, Withstood
 from dllmark.experiments.evaluation.cost import Cost
 from dllmark.experiments.evaluation.measures import (
@@ -77,17 +78,6 @@ def alarms_of(nulls: FalsePositives, chosen: float) -> FalseAlarms:
 def rate_of(rates: tuple[RateAt, ...], tokens: int | None, nominal: float) -> Rate:
     """Return the rate at a length and a nominal rate."""
     return next(r.found for r in rates if (r.tokens, r.nominal) == (tokens, nominal))
-
-
-def percent(share: float) -> str:
-    """Return a share in per cent, in as many digits as it needs.
-
-    >>> percent(0.98765), percent(0.01234), percent(0.00004), percent(1.0), percent(0.0)
-    ('98.8 %', '1.23 %', '0.004 %', '100 %', '0 %')
-    """
-    value = 100 * share
-    digits = 1 if value >= 10 else 2 if value >= 0.1 else 3 if value >= 0.0095 else 4
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") + " %" if value else "0 %"
 
 
 def of(rate: Rate) -> str:

@@ -25,6 +25,7 @@ from dllmark.experiments.rivals.measures import (
 )
 from dllmark.experiments.rivals.schemes import SCHEMES, MakeScorer, Scheme
 from dllmark.experiments.rivals.scores import Scorer
+from dllmark.experiments.runs import step_seconds
 from dllmark.experiments.settings import Dataset, Setting
 from dllmark.experiments.specs import start_report
 
@@ -256,10 +257,8 @@ def _cost(lab: Lab, dataset: Dataset, settings: list[Setting]) -> Row:
     slugs = {setting.slug for setting in settings}
     notes = [note for note in lab.notes(settings)
              if note.setting in slugs and note.prompts == dataset.name]  # fmt: skip
-    steps = lab.protocol.tokens // settings[0].per_step
-    batches = sum(note.texts / note.batch for note in notes)
-    seconds = sum(note.seconds for note in notes)
-    return {"ms a step": round(1000 * seconds / (batches * steps), 2)} if batches else {}
+    seconds = step_seconds(notes, lab.protocol.tokens // settings[0].per_step)
+    return {"ms a step": round(1000 * seconds, 2)} if seconds else {}
 
 
 def _lengths(lab: Lab, way: Way, keys: int) -> Report:
