@@ -4,6 +4,7 @@ import logging
 from contextlib import ExitStack
 
 import pytest
+from browsing import launched, opened
 from serving import Gate, serving, tiny_model
 
 from dllmark.relation.key import Secret, WatermarkKey
@@ -65,3 +66,18 @@ def logged(caplog):
     """What the server logs."""
     caplog.set_level(logging.DEBUG)
     return caplog
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser for the tests of a file."""
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, server):
+    """The page of that server, once it knows what the server can do."""
+    with opened(browser, server.url) as page:
+        page.wait_for_selector("html[data-ready]", state="attached")
+        yield page

@@ -1,75 +1,26 @@
-"""The page in a real browser: write, replay, paste, edit, and what it says when something is wrong.
+"""The page in a real browser: write, replay, and what it says when something is wrong."""
 
-With DLLMARK_SCREENSHOTS=1 the last test writes docs/page/*.png, with the embedded model.
-"""
-
-import os
-import re
-import shutil
-from contextlib import contextmanager
-from pathlib import Path
+import json
+from dataclasses import replace
 
 import pytest
-from serving import Gate, serving
+from browsing import BROWSER, NO_BROWSER, coloured, complaint_about, open_advanced, opened
 
-from dllmark import Detector, load_model
 from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
 from dllmark.sampling.settings import TEMPERATURE, TOKENS
 from dllmark.server import streams
 from dllmark.server.access import Tokens
-from dllmark.server.limits import Limits
 from dllmark.server.service import Service
-from dllmark.server.upstream import Upstream
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 expect = sync_api.expect
 expect.set_options(timeout=60_000)  # a busy machine is no failure
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-SCREENSHOTS = Path(__file__).parents[2] / "docs" / "page"
-
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no browser here: apt-get install chromium, or put one on the PATH"
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER)
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def opened(browser, url, **options):
-    """A page; whatever it complains about, or asks another host for, fails the test."""
-    page = browser.new_page(**options)
-    page.set_default_timeout(60_000)
-    page.complaints = []
-    page.on("console", lambda message: page.complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on("request", lambda request: _only(url, request.url, page.complaints))
-    page.goto(url + "/")
-    yield page
-    page.close()
-    assert page.complaints == []
-
-
-def _only(url, requested, complaints):
-    if not requested.startswith(url):
-        complaints.append(f"requests {requested}")
-
-
-@pytest.fixture
-def page(browser, server):
-    with opened(browser, server.url) as page:
-        expect(page.locator("html[data-ready]")).to_be_attached()  # fields cannot be focused before
-        yield page
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 
 
 def write(page, tokens=12, seed=1):
+    open_advanced(page)
     page.get_by_label("Tokens", exact=True).fill(str(tokens))
     page.get_by_label("Seed").fill(str(seed))
     page.get_by_role("button", name="Write").click()
@@ -78,7 +29,7 @@ def write(page, tokens=12, seed=1):
 
 def test_both_texts_are_written_and_judged(page, server):
     write(page)
-    request = {"prompt": page.get_by_label("Prompt").input_value(), "tokens": 12, "seed": 1}
+    request = {"prompt": page.get_by_label("Your prompt").input_value(), "tokens": 12, "seed": 1}
     for side, watermark in (("marked", True), ("unmarked", False)):
         answer = server.post("/v1/generate", **request, suppress_end=True, watermark=watermark)
         answer = answer.json()
@@ -86,15 +37,8 @@ def test_both_texts_are_written_and_judged(page, server):
         detection = answer["detection"]
         shown = page.locator(f"#{side}-verdict")
         expect(shown).to_contain_text(detection["verdict"])
-        expect(shown).to_contain_text(f"{detection['green']} of {detection['pairs']} pairs green")
-
-
-def coloured(page, place):
-    """The tokens shown in a place, each with its colour."""
-    script = (
-        "spans => spans.map(span => [span.textContent, span.className.match(/green|red/)?.[0]])"
-    )
-    return page.locator(f"{place} .token").evaluate_all(script)
+        counted = f"{detection['green']} of {detection['pairs']} pairs"
+        expect(page.locator(f"#{side}-meter")).to_contain_text(counted)
 
 
 def test_a_written_text_has_the_colours_of_its_check(page):
@@ -106,14 +50,18 @@ def test_a_written_text_has_the_colours_of_its_check(page):
     assert any(colour for _, colour in coloured(page, "#marked"))
 
 
-def test_tokens_appear_where_and_when_they_are_committed(page, gate):
+def test_both_texts_grow_together_token_by_token(page, gate):
     gate.let(3)
+    open_advanced(page)
     page.get_by_label("Tokens", exact=True).fill("12")
     page.get_by_role("button", name="Write").click()
     expect(page.get_by_text("step 3 of 6")).to_be_visible()
-    expect(page.locator("#marked .token")).to_have_count(6)
-    expect(page.locator("#marked .mask")).to_have_count(6)
-    expect(page.locator("#marked .new")).to_have_count(2)
+    for side in ("#marked", "#unmarked"):
+        expect(page.locator(f"{side} .token")).to_have_count(6)
+        expect(page.locator(f"{side} .mask")).to_have_count(6)
+        expect(page.locator(f"{side} .new")).to_have_count(2)
+        expect(page.locator(f"{side}-meter")).to_contain_text("50 % expected")
+        expect(page.locator(f"{side}-verdict")).to_contain_text("by chance")
     gate.open()
     expect(page.get_by_text("Done:")).to_be_visible()
     expect(page.locator("#marked .mask")).to_have_count(0)
@@ -122,7 +70,7 @@ def test_tokens_appear_where_and_when_they_are_committed(page, gate):
 def test_the_slider_replays_the_order_of_generation(page):
     write(page)
     final = page.locator("#marked").text_content()
-    page.get_by_label("Replay").focus()
+    page.get_by_role("slider", name="Step").focus()
     for _ in range(6):
         page.keyboard.press("ArrowLeft")
     expect(page.get_by_text("step 0 of 6")).to_be_visible()
@@ -143,52 +91,55 @@ def test_a_writing_can_be_stopped(page, gate):
     gate.open()
 
 
-def test_a_pasted_text_is_judged_and_coloured(page, key, tokenizer, marked):
-    text = marked + " <b>naïve</b> 🙂 \n"
-    page.get_by_label("Text to check").fill(text)
-    expect(page.locator("#verdict")).to_have_text("✓ watermarked")
-    detector = Detector(key, tokenizer)
-    detection = detector.detect(text)
-    expect(page.locator("#figures")).to_contain_text(f"{detection.green} of {detection.pairs}")
-    expect(page.locator("#figures")).to_contain_text(f"{detection.z:.2f}")
-    assert page.locator("#tokens").text_content() == text
-    colours = [token.mark for token in detector.explain(text)]
-    expect(page.locator("#tokens .green")).to_have_count(colours.count("green"))
-    expect(page.locator("#tokens .red")).to_have_count(colours.count("red"))
-    [span] = detector.spans(text)
-    expect(page.locator("#spans li")).to_contain_text(f"{span.green} of {span.pairs} pairs green")
-    title = page.locator("#curve svg title").text_content()
-    assert f"{detection.z:.2f} after {detection.pairs} pairs" in title
-    assert page.locator("#tokens b").count() == 0
+def test_a_second_tab_sees_its_place_in_the_queue_and_the_progress_before_it(
+    browser, serve, key, gate
+):
+    server = serve([key])
+    with opened(browser, server.url) as first, opened(browser, server.url) as second:
+        for page in (first, second):
+            expect(page.locator("html[data-ready]")).to_be_attached()
+            open_advanced(page)
+            page.get_by_label("Tokens", exact=True).fill("12")
+        first.get_by_role("button", name="Write").click()
+        gate.wait_for_model()
+        second.get_by_role("button", name="Write").click()
+        expect(second.get_by_text("Waiting: 1 text comes first.")).to_be_visible()
+        bar = second.get_by_role("progressbar")
+        expect(bar).to_have_js_property("value", 0)
+        gate.let(3)
+        expect(bar).to_have_js_property("value", 0.5)
+        gate.open()
+        expect(first.get_by_text("Done:")).to_be_visible()
+        expect(second.get_by_text("Done:")).to_be_visible()
+        expect(bar).to_be_hidden()
 
 
-def z_shown(page):
-    return float(re.search(r"z(-?[\d.]+)", page.locator("#figures").text_content())[1])
+def test_a_link_to_written_texts_brings_their_prompt_and_settings(browser, server):
+    allowed = {"permissions": ["clipboard-read", "clipboard-write"]}
+    with opened(browser, server.url, **allowed) as page:
+        expect(page.locator("html[data-ready]")).to_be_attached()
+        page.get_by_label("Your prompt").fill("Why is the sky blue & wide?")
+        write(page, tokens=8, seed=5)
+        text = page.locator("#marked").text_content()
+        page.get_by_role("button", name="Copy link").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        link = page.evaluate("() => navigator.clipboard.readText()")
+    assert link.startswith(server.url + "/#prompt=")
+    with opened(browser, server.url, link.removeprefix(server.url)) as page:
+        expect(page.get_by_label("Your prompt")).to_have_value("Why is the sky blue & wide?")
+        page.get_by_role("button", name="Write").click()
+        expect(page.get_by_text("Done:")).to_be_visible()
+        assert page.locator("#marked").text_content() == text
 
 
-@pytest.mark.parametrize("button", ["Delete 10 %", "Swap 10 %"])
-def test_an_edit_moves_the_score(page, marked, button):
-    page.get_by_label("Text to check").fill(marked)
-    expect(page.locator("#verdict")).to_have_text("✓ watermarked")
-    before, words = z_shown(page), marked.split()
-    page.get_by_role("button", name=button).click()
-    expect(page.locator("#figures")).to_contain_text(f"before {before:.2f}")
-    assert z_shown(page) < before
-    after = page.get_by_label("Text to check").input_value().split()
-    if button.startswith("Delete"):
-        assert len(after) == 0.9 * len(words)
-    else:
-        moved = sum(old != new for old, new in zip(words, after, strict=True))
-        assert sorted(after) == sorted(words)
-        assert 0 < moved <= 0.1 * len(words)
-
-
-def test_a_written_text_can_be_checked_by_keyboard_alone(page):
-    page.get_by_label("Prompt").focus()
-    page.keyboard.press("Tab")
-    expect(page.get_by_label("Strategy")).to_be_focused()
+def test_a_text_is_written_and_checked_by_keyboard_alone(page):
+    open_advanced(page)
     page.get_by_label("Tokens", exact=True).fill("12")
-    page.keyboard.press("Enter")
+    page.get_by_label("Your prompt").focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Write")).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Control+Enter")
     expect(page.get_by_text("Done:")).to_be_visible()
     page.locator("#check-marked").focus()
     page.keyboard.press("Enter")
@@ -196,72 +147,60 @@ def test_a_written_text_can_be_checked_by_keyboard_alone(page):
     text = page.get_by_label("Text to check")
     expect(text).to_be_focused()
     assert text.input_value() == page.locator("#marked").text_content()
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("Nothing to check yet")).to_be_visible()
 
 
-def test_every_field_has_a_name_for_screen_readers(page):
-    for field in page.locator("input, select, textarea, button").all():
-        if field.is_visible():
-            name = field.evaluate("field => field.labels?.[0]?.textContent ?? field.textContent")
-            assert name.strip(), field.get_attribute("id")
-    assert page.locator("[role=status]").count() == 2
-    assert page.locator("html").get_attribute("lang") == "en"
+def test_a_lost_server_says_so_and_can_be_tried_again(browser, serve, key):
+    with opened(browser, serve([key]).url) as page:
+        expect(page.locator("html[data-ready]")).to_be_attached()
+        places = {"detect": ("#check-error", "#verdict"), "generate": ("#write-error", "#marked")}
+        for route, (error, answer) in places.items():
+            page.route(f"**/v1/{route}", lambda route: route.abort())
+            with complaint_about(page, "ERR_FAILED"):
+                page.get_by_label("Text to check").fill("Hello")
+                if route == "generate":
+                    open_advanced(page)
+                    page.get_by_label("Tokens", exact=True).fill("12")
+                    page.get_by_role("button", name="Write").click()
+                expect(page.locator(error)).to_contain_text("The server does not answer")
+            page.unroute(f"**/v1/{route}")
+            page.locator(error).get_by_role("button", name="Try again").click()
+            expect(page.locator(error)).to_be_empty()
+            expect(page.locator(answer)).not_to_be_empty()
+        expect(page.get_by_text("Done:")).to_be_visible()
 
 
-@contextmanager
-def complaint_about(page, what):
-    """The browser itself logs every answer from 400 on."""
-    before = len(page.complaints)
-    yield
-    assert any(what in complaint for complaint in page.complaints[before:])
-    del page.complaints[before:]
+def test_a_stream_that_breaks_off_says_so_and_can_be_tried_again(page):
+    start = json.dumps({"tokens": 12, "steps": 6, "seed": 1})
+    page.route(
+        "**/v1/generate",
+        lambda route: route.fulfill(
+            content_type="text/event-stream", body=f"event: start\ndata: {start}\n\n"
+        ),
+    )
+    open_advanced(page)
+    page.get_by_label("Tokens", exact=True).fill("12")
+    page.get_by_role("button", name="Write").click()
+    expect(page.locator("#write-error")).to_contain_text("The connection broke off")
+    expect(page.locator("#marked .mask")).to_have_count(12)
+    page.unroute("**/v1/generate")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_text("Done:")).to_be_visible()
 
 
-def test_errors_are_shown_as_the_server_words_them(browser, serve, key):
-    server = serve([key], limits=Limits(characters=60))
-    with opened(browser, server.url) as page:
-        error = page.locator("#check-error")
-        with complaint_about(page, "413"):
-            page.get_by_label("Text to check").fill("word " * 13)
-            expect(error).to_have_text("a text has 65 characters, but 60 are the most: cut it")
-        page.get_by_label("Text to check").fill("word " * 12)
-        expect(error).to_be_empty()
-        expect(page.locator("#verdict")).not_to_be_empty()
-        with complaint_about(page, "400"):
-            page.get_by_label("Prompt").fill("  ")
-            page.get_by_role("button", name="Write").click()
-            expect(page.locator("#write-error")).to_contain_text("prompt 1 is empty")
-
-
-def test_a_text_typed_before_the_server_has_answered_is_checked_too(browser, serve, key):
-    server = serve([key], with_model=False)
-    with opened(browser, server.url) as page:
-        held = []
-        page.route("**/v1/server", lambda route: held.append(route))
-        with page.expect_request("**/v1/server"):
-            page.reload()
-        page.get_by_label("Text to check").fill("Hello there, said the lighthouse keeper.")
-        expect(page.locator("#verdict")).to_be_empty()
-        held[0].continue_()
-        expect(page.locator("#verdict")).not_to_be_empty()
-
-
-def test_before_another_server_the_page_checks_and_says_who_writes(browser, serve, key):
-    server = serve([key], with_model=False, upstream=Upstream("http://127.0.0.1:9/v1"))
-    with opened(browser, server.url) as page:
-        expect(page.locator("#about")).to_contain_text("written by http://127.0.0.1:9/v1")
-        expect(page.locator("#write")).to_be_hidden()
-        page.get_by_label("Text to check").fill("Hello there, said the lighthouse keeper.")
-        expect(page.locator("#verdict")).not_to_be_empty()
-
-
-def test_a_server_that_is_gone_is_told(browser, serve, key):
-    server = serve([key], with_model=False)
-    with opened(browser, server.url) as page:
-        expect(page.locator("#about")).to_contain_text(key.id)
-        page.route("**/v1/detect", lambda route: route.abort())
+def test_a_server_that_is_gone_at_the_start_can_be_tried_again(browser, serve, key):
+    with opened(browser, serve([key], with_model=False).url) as page:
+        page.route("**/v1/server", lambda route: route.abort())
         with complaint_about(page, "ERR_FAILED"):
-            page.get_by_label("Text to check").fill("Hello")
-            expect(page.locator("#check-error")).to_contain_text("The server does not answer")
+            page.reload()
+            expect(page.locator("#page-error")).to_contain_text("The server does not answer")
+        page.unroute("**/v1/server")
+        page.get_by_role("button", name="Try again").click()
+        expect(page.locator("html[data-ready]")).to_be_attached()
+        expect(page.locator("#page-error")).to_be_empty()
 
 
 def test_a_token_is_asked_for_where_the_server_wants_one(browser, serve, key):
@@ -276,8 +215,12 @@ def test_a_token_is_asked_for_where_the_server_wants_one(browser, serve, key):
         token.fill("a-token-for-the-page")
         page.keyboard.press("Enter")
         expect(page.locator("#about")).to_contain_text(key.id)
-        expect(page.locator("#write")).to_be_hidden()
+        expect(page.locator("#write-form")).to_be_hidden()
         page.complaints.clear()
+        page.reload()
+        expect(page.locator("html[data-ready]")).to_be_attached()
+        expect(token).to_be_hidden()
+        assert "a-token" not in page.url
 
 
 def test_a_public_server_shows_verdicts_only(browser, serve, key, marked):
@@ -285,21 +228,34 @@ def test_a_public_server_shows_verdicts_only(browser, serve, key, marked):
     with opened(browser, server.url) as page:
         page.get_by_label("Text to check").fill(marked)
         expect(page.locator("#verdict")).to_have_text("✓ watermarked")
-        expect(page.locator("#figures")).to_have_text("pat most 0.000001")
+        expect(page.locator("#reason")).to_contain_text("at most 1 in 1 million times")
         expect(page.locator("#details")).to_be_hidden()
         write(page)
         expect(page.locator("#marked .token")).to_have_count(12)
         assert page.locator("#marked .green, #marked .red").count() == 0
-        expect(page.locator("#unmarked")).to_be_hidden()
-        expect(page.get_by_role("button", name="10 %")).to_have_count(0)
+        for hidden in ("#unmarked-side", "#marked-meter", "#delete", "#swap"):
+            expect(page.locator(hidden)).to_be_hidden()
         expect(page.get_by_label("γ of the key")).to_be_hidden()
         expect(page.locator("#about")).to_have_text("Model tiny.")
         assert key.id not in page.content()
 
 
+def test_the_footer_fits_the_model(browser, start, serve, key, tokenizer, model):
+    embedded = Service([key], tokenizer, replace(model, name="embedded"))
+    for server, words in (
+        (start(embedded), "The embedded model is small"),
+        (serve([key]), "tiny may say what is not true."),
+        (serve([key], with_model=False), ""),
+    ):
+        with opened(browser, server.url) as page:
+            expect(page.locator("html[data-ready]")).to_be_attached()
+            assert page.locator("#about-model").text_content().startswith(words)
+            assert bool(page.locator("#about-model").text_content()) == bool(words)
+
+
 def test_the_api_is_described_without_other_hosts(browser, server):
     with opened(browser, server.url) as page:
-        page.get_by_role("link", name="The HTTP API").click()
+        page.get_by_role("link", name="HTTP API").click()
         expect(page.get_by_role("heading", name="POST /v1/detect")).to_be_visible()
         operations = server.client.get("/openapi.json").json()["paths"]
         expect(page.locator(".operation")).to_have_count(len(operations))
@@ -307,6 +263,8 @@ def test_the_api_is_described_without_other_hosts(browser, server):
 
 def test_the_page_starts_from_the_packages_defaults(browser, server):
     with opened(browser, server.url) as page:
+        expect(page.get_by_label("Strategy")).to_be_hidden()
+        page.get_by_text("Advanced").click()
         expect(page.get_by_label("Strategy")).to_have_value(DEFAULT.name)
         expect(page.get_by_label("δ, bias")).to_have_value(f"{DEFAULT.default_delta:g}")
         expect(page.get_by_label("Temperature")).to_have_value(f"{TEMPERATURE:g}")
@@ -314,6 +272,7 @@ def test_the_page_starts_from_the_packages_defaults(browser, server):
 
 
 def test_another_strategy_brings_its_own_delta(page):
+    open_advanced(page)
     page.get_by_label("Strategy").select_option("kgw")
     expect(page.get_by_label("δ, bias")).to_have_value(f"{STRATEGIES['kgw'].default_delta:g}")
     expect(page.get_by_label("δ, bias")).to_have_attribute("max", f"{MAX_DELTA:g}")
@@ -323,35 +282,3 @@ def test_comments_that_keep_a_stream_alive_are_passed_over(browser, serve, key, 
     monkeypatch.setattr(streams, "PING_SECONDS", 0.001)
     with opened(browser, serve([key]).url) as page:
         write(page)
-
-
-def test_the_page_fits_a_phone(browser, server, marked):
-    with opened(browser, server.url, viewport={"width": 360, "height": 700}) as page:
-        page.get_by_label("Text to check").fill(marked)
-        expect(page.locator("#curve svg")).to_be_visible()
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
-        for button in page.get_by_role("button").all():
-            assert button.bounding_box()["height"] >= 40
-
-
-@pytest.mark.skipif(not os.environ.get("DLLMARK_SCREENSHOTS"), reason="set DLLMARK_SCREENSHOTS=1")
-def test_screenshots(browser, key, tokenizer):
-    wide = {"viewport": {"width": 1400, "height": 1000}}
-    phone = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2}
-    looks = {"light": wide, "dark": {**wide, "color_scheme": "dark"}, "phone": phone}
-    model = load_model("embedded")
-    gate = Gate(model)
-    with serving(Service([key], tokenizer, model)) as server:
-        gate.let(30)
-        for name, options in looks.items():
-            with opened(browser, server.url, **options) as page:
-                page.get_by_label("Seed").fill("1")
-                page.get_by_role("button", name="Write").click()
-                if name == "light":
-                    expect(page.get_by_text("step 30 of 64")).to_be_visible()
-                    page.screenshot(path=SCREENSHOTS / "writing.png")
-                    gate.open()
-                expect(page.get_by_text("Done:")).to_be_visible(timeout=120_000)
-                page.locator("#check-marked").click()
-                expect(page.locator("#curve svg")).to_be_visible()
-                page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=name != "phone")

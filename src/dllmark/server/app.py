@@ -33,6 +33,7 @@ PAGE_TYPES = {
     ".css": "text/css",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
+    ".json": "application/json",
 }
 """Given here because a system's own table may be wrong, and browsers are told not to guess."""
 

@@ -5,7 +5,8 @@ import { element } from "./dom.js";
 const WIDTH = 420;
 const HEIGHT = 210;
 const LEFT = 32;
-const BOTTOM = 36;
+const TOP = 22;
+const BOTTOM = 30;
 
 /** Draws the curve of a detection from the colours of its tokens. */
 export function drawCurve(into, detection) {
@@ -18,22 +19,23 @@ export function drawCurve(into, detection) {
   const low = Math.min(0, ...points) - 0.5;
   const high = Math.max(threshold, ...points) + 0.5;
   const x = (pairs) => LEFT + ((WIDTH - LEFT - 10) * pairs) / points.length;
-  const y = (z) => (HEIGHT - BOTTOM) * (1 - (z - low) / (high - low));
+  const y = (z) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (z - low) / (high - low));
   const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-  const last = points[points.length - 1].toFixed(2);
+  const last = points[points.length - 1];
+  const away = last > threshold ? 15 : -6; // the label stands on the side where the curve does not end
   svg.append(
-    draw("title", {}, `z rises and falls with the text: ${last} after ${points.length} pairs`),
+    draw("title", {}, `z rises and falls with the text: ${last.toFixed(2)} after ${points.length} pairs`),
     ...ticks(low, high).flatMap((z) => [
       draw("line", { x1: LEFT, x2: WIDTH - 10, y1: y(z), y2: y(z), class: "axis" }),
       draw("text", { x: LEFT - 6, y: y(z) + 4, "text-anchor": "end" }, String(z)),
     ]),
     draw("line", { x1: LEFT, x2: WIDTH - 10, y1: y(threshold), y2: y(threshold), class: "threshold" }),
-    draw("text", { x: WIDTH - 12, y: y(threshold) - 5, "text-anchor": "end" },
+    draw("text", { x: WIDTH - 12, y: y(threshold) + away, "text-anchor": "end" },
       `about the verdict's limit, p ${detection.fpr}`),
     draw("polyline", { class: "line", points: points.map((z, at) => `${x(at + 1)},${y(z)}`).join(" ") }),
     draw("text", { x: LEFT, y: HEIGHT - 10 }, "0"),
     draw("text", { x: WIDTH - 10, y: HEIGHT - 10, "text-anchor": "end" }, `${points.length} scored pairs`),
-    draw("text", { x: 4, y: 14 }, "z"),
+    draw("text", { x: LEFT, y: 12 }, "z, standard deviations above what is expected"),
   );
   into.replaceChildren(svg);
 }

@@ -46,7 +46,7 @@ function resolve(schema, part) {
 }
 
 try {
-  const schema = await get("/openapi.json");
+  const schema = await get("openapi.json");
   for (const [path, methods] of Object.entries(schema.paths)) {
     for (const [method, operation] of Object.entries(methods)) {
       byId("operations").append(section(schema, path, method, operation));

@@ -1,36 +1,45 @@
-// Starts the page: asks what the server can do, and sets up both sides.
+// Starts the page: plays the example, asks what the server can do, and sets up the rest.
 
-import { get, useToken } from "./api.js";
+import { get, hasToken, useToken } from "./api.js";
 import { setUpChecking } from "./check.js";
-import { byId } from "./dom.js";
+import { byId, copy, showError } from "./dom.js";
+import { showExample } from "./example.js";
+import { Stage } from "./stage.js";
+import { aboutModel } from "./words.js";
 import { setUpWriting } from "./write.js";
 
+const stage = new Stage();
+const linked = new URLSearchParams(location.hash.slice(1));
+const isStatic = document.documentElement.hasAttribute("data-static"); // exported: there is no server
+
 async function start() {
-  byId("page-error").textContent = "";
+  showError(byId("page-error"), null);
   let info;
   try {
-    info = await get("/v1/server");
+    info = await get("v1/server");
   } catch (error) {
     if (error.status === 401) askForToken();
-    else byId("page-error").textContent = error.message;
+    else showError(byId("page-error"), error, start);
     return;
   }
   byId("token-form").hidden = true;
   const keys = info.keys.map((key) => `${key.id} (γ ${key.gamma})`).join(", ");
-  const about = [info.model && `Model ${info.model}.`, keys && `Key ${keys}.`]; // the public is told no keys
-  if (info.upstream) about.push(`Texts are written by ${info.upstream}, through the HTTP API only: this page checks them.`);
-  byId("about").textContent = about.filter(Boolean).join(" ");
+  byId("about").textContent = [info.model && `Model ${info.model}.`, keys && `Key ${keys}.`].filter(Boolean).join(" ");
+  byId("about-model").textContent = info.upstream
+    ? `Texts are written by ${info.upstream}, through the HTTP API only: this page checks them.`
+    : aboutModel(info.model);
   byId("rate").textContent = `${100 * info.fpr} %`;
   for (const part of document.querySelectorAll("[data-private]")) part.hidden = info.public;
-  const checkText = setUpChecking(info);
-  byId("write").hidden = !info.model;
-  if (info.model) setUpWriting(info, checkText);
+  stage.onCheck(setUpChecking(info));
+  byId("write-form").hidden = !info.model;
+  if (info.model) setUpWriting(info, stage, linked);
   document.documentElement.dataset.ready = "true";
 }
 
 function askForToken() {
   const form = byId("token-form");
-  if (!form.hidden) byId("page-error").textContent = "The server does not know this token.";
+  if (hasToken()) showError(byId("page-error"), new Error("The server does not know this token."));
+  useToken("");
   form.hidden = false;
   byId("token").focus();
 }
@@ -40,5 +49,10 @@ byId("token-form").addEventListener("submit", (event) => {
   useToken(byId("token").value.trim());
   start();
 });
+byId("copy-commands").addEventListener("click", (event) => copy(event.target, byId("commands").textContent));
 
-start();
+showExample(stage, linked.has("step") ? Number(linked.get("step")) || 0 : undefined);
+if (isStatic) {
+  for (const part of document.querySelectorAll("[data-served]")) part.hidden = true;
+  byId("run").hidden = false;
+} else start();

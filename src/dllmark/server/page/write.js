@@ -1,54 +1,91 @@
-// The left side: the same prompt with and without the watermark, live, and a slider to replay both.
+// One box: a prompt, answered with the watermark and without it at once, live on the stage.
 
-import { Refused, stream } from "./api.js";
-import { Canvas } from "./canvas.js";
-import { byId, showVerdict } from "./dom.js";
+import { stream } from "./api.js";
+import { byId, showError } from "./dom.js";
+import { many } from "./words.js";
 
-export function setUpWriting(info, checkText) {
-  const sides = [new Side("marked", true, checkText)];
-  if (!info.public) sides.push(new Side("unmarked", false, checkText));
-  const replay = setUpReplay(sides);
+const KNOBS = { strategy: "strategy", delta: "delta", temperature: "temperature", tokens: "length", seed: "seed" };
+
+export function setUpWriting(info, stage, linked) {
   let running = null;
 
+  fillIn(info, linked);
+  byId("stop").addEventListener("click", () => running?.abort());
+  byId("prompt").addEventListener("keydown", submitOnCtrlEnter);
+  byId("write-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    write();
+  });
+
+  async function write() {
+    running?.abort();
+    const mine = (running = new AbortController());
+    const body = settings(info);
+    const busy = (writing) => {
+      byId("stop").hidden = !writing;
+      for (const side of ["marked", "unmarked"]) byId(side).ariaBusy = String(writing);
+    };
+    showError(byId("write-error"), null);
+    stage.clear("Your texts", `“${body.prompt}”`, !info.public);
+    stage.link = () => linkTo(body);
+    busy(true);
+    say("Writing …");
+    if (byId("marked").getBoundingClientRect().top > 0.7 * innerHeight) byId("stage").scrollIntoView();
+    try {
+      for await (const event of stream("v1/generate", body, mine.signal)) show(event, stage);
+      say(`Done: ${stage.summary}.`);
+    } catch (error) {
+      if (running !== mine) return;
+      const stopped = error.name === "AbortError";
+      say(stopped ? "Stopped." : "");
+      if (!stopped) showError(byId("write-error"), error, write);
+    }
+    if (running === mine) busy(false);
+  }
+}
+
+function show(event, stage) {
+  if (event.name === "waiting") {
+    const { ahead, progress } = event.data;
+    say(`Waiting: ${many(ahead, "text")} ${ahead === 1 ? "comes" : "come"} first.`, progress);
+    return;
+  }
+  stage.take(event);
+  if (event.name === "step") say("Writing …");
+  stage.draw(event.name === "start" ? 0 : event.data.number ?? stage.steps);
+}
+
+/** Says how it stands, once; the bar shows how far those are who come first. */
+function say(text, progress) {
+  if (byId("write-status").textContent !== text) byId("write-status").textContent = text;
+  byId("waiting").hidden = progress === undefined;
+  byId("waiting").value = progress ?? 0;
+}
+
+export function submitOnCtrlEnter(event) {
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  event.target.form.requestSubmit();
+}
+
+/** Puts the server's defaults into the fields, or what a link says. */
+function fillIn(info, linked) {
   byId("gamma").value = info.keys[0]?.gamma ?? "";
   byId("length").max = info.limits.tokens;
   byId("length").value = info.tokens;
   byId("temperature").value = info.temperature;
-  for (const name of Object.keys(info.strategies)) byId("strategy").add(new Option(name));
+  byId("strategy").replaceChildren(...Object.keys(info.strategies).map((name) => new Option(name)));
   byId("strategy").value = info.strategy;
   const useOwnDelta = () => (byId("delta").value = info.strategies[byId("strategy").value]);
   byId("strategy").addEventListener("change", useOwnDelta);
   byId("delta").max = info.max_delta;
   byId("delta").disabled = info.public; // a form is not sent while a field that is required is empty
   if (!info.public) useOwnDelta();
-  byId("stop").addEventListener("click", () => running?.abort());
-
-  byId("write-form").addEventListener("submit", async (event) => {
-    event.preventDefault();
-    running?.abort();
-    const mine = (running = new AbortController());
-    const body = settings(info);
-    byId("write-error").textContent = "";
-    byId("stop").disabled = false;
-    sides.forEach((side) => side.clear());
-    replay.reset();
-    try {
-      for (const side of sides) await side.write(body, mine.signal, replay);
-      const verdicts = sides.map((side) => `${side.title.toLowerCase()}: ${side.verdict}`);
-      byId("write-status").textContent = `Done: ${verdicts.join("; ")}.`;
-    } catch (error) {
-      if (running !== mine) return;
-      if (error.name === "AbortError") byId("write-status").textContent = "Stopped.";
-      else {
-        byId("write-status").textContent = "";
-        byId("write-error").textContent = error.message;
-      }
-    }
-    if (running === mine) byId("stop").disabled = true;
-  });
+  if (linked.has("prompt")) byId("prompt").value = linked.get("prompt");
+  for (const [name, id] of Object.entries(KNOBS)) if (linked.has(name)) byId(id).value = linked.get(name);
 }
 
-/** Returns what the form asks for; both texts get the same seed. */
+/** Returns what the form asks for. */
 function settings(info) {
   const number = (id) => byId(id).valueAsNumber;
   const seed = Number.isNaN(number("seed")) ? Math.floor(Math.random() * 2 ** 31) : number("seed");
@@ -59,110 +96,12 @@ function settings(info) {
     suppress_end: true,
     seed,
   };
-  return info.public ? body : { ...body, strategy: byId("strategy").value, delta: number("delta") };
+  if (info.public) return body;
+  return { ...body, compare: true, strategy: byId("strategy").value, delta: number("delta") };
 }
 
-/** One of the two texts. */
-class Side {
-  constructor(id, marked, checkText) {
-    this.id = id;
-    this.marked = marked;
-    this.title = byId(`${id}-title`).textContent;
-    this.canvas = new Canvas(byId(id));
-    this.button = byId(`check-${id}`);
-    this.button.addEventListener("click", () => checkText(this.text));
-  }
-
-  clear() {
-    this.canvas.clear();
-    byId(`${this.id}-verdict`).replaceChildren();
-    this.button.disabled = true;
-  }
-
-  async write(settings, signal, replay) {
-    const { strategy, delta, ...plain } = settings;
-    const body = this.marked ? settings : { ...plain, watermark: false };
-    byId(this.id).ariaBusy = "true";
-    try {
-      for await (const { name, data } of stream("/v1/generate", body, signal)) {
-        if (name === "start") {
-          this.canvas.start(data.tokens, data.steps);
-          replay.start(data.steps);
-          byId("write-status").textContent = this.marked ? "Writing with the watermark …" : "Writing without it …";
-        } else if (name === "step") {
-          this.canvas.add(data);
-          replay.follow(data.number, this.canvas);
-        } else if (name === "end") {
-          this.finish(data);
-        } else {
-          throw new Refused(data.error.message, 500);
-        }
-      }
-    } finally {
-      byId(this.id).ariaBusy = "false";
-    }
-  }
-
-  finish(data) {
-    this.text = data.text;
-    this.verdict = data.detection.verdict;
-    this.canvas.finish(data.text, data.detection.tokens);
-    showVerdict(byId(`${this.id}-verdict`), data.detection);
-    this.button.disabled = false;
-  }
-}
-
-/** The slider moves all texts through their steps; while one is written it follows. */
-function setUpReplay(sides) {
-  const slider = byId("replay");
-  const play = byId("play");
-  let timer = null;
-
-  const show = (step) => {
-    slider.value = step;
-    byId("replay-step").textContent = `step ${step} of ${slider.max}`;
-    slider.ariaValueText = `step ${step} of ${slider.max}`;
-  };
-  const draw = () => {
-    const step = slider.valueAsNumber;
-    sides.forEach((side) => side.canvas.draw(step));
-    show(step);
-  };
-  const pause = () => {
-    clearInterval(timer);
-    timer = null;
-    play.textContent = "Play";
-  };
-
-  slider.addEventListener("input", () => {
-    pause();
-    draw();
-  });
-  play.addEventListener("click", () => {
-    if (timer) return pause();
-    if (slider.value === slider.max) slider.value = 0;
-    play.textContent = "Pause";
-    timer = setInterval(() => {
-      slider.value = slider.valueAsNumber + 1;
-      draw();
-      if (slider.value === slider.max) pause();
-    }, 80);
-  });
-
-  return {
-    reset() {
-      pause();
-      slider.max = 0;
-      slider.disabled = play.disabled = true;
-      byId("replay-step").textContent = "no steps yet";
-    },
-    start(steps) {
-      slider.max = steps;
-      slider.disabled = play.disabled = false;
-    },
-    follow(step, canvas) {
-      canvas.draw(step);
-      show(step);
-    },
-  };
+/** Returns what a link has to say so that the same server writes the same texts again. */
+function linkTo(body) {
+  const names = ["prompt", ...Object.keys(KNOBS)].filter((name) => body[name] !== undefined);
+  return names.map((name) => [name, body[name]]);
 }
