@@ -90,11 +90,14 @@ def test_a_recording_holds_nothing_that_tells_of_a_key(make_page, model, example
 
 @needs_browser
 def test_the_page_opens_with_the_example_playing(browser, server, example):
-    with opened(browser, server.url) as page:
+    start = example["events"][0]["data"]
+    total = start["steps"]
+    with opened(browser, server.url, paused=True) as page:
         expect(page.get_by_role("button", name="Pause")).to_be_visible()
         expect(page.locator("#stage-prompt")).to_contain_text(example["prompt"])
-        expect(page.locator("#marked .mask")).not_to_have_count(0)
-        total = example["events"][0]["data"]["steps"]
+        expect(page.locator("#marked .mask")).to_have_count(start["tokens"])
+        expect(page.get_by_text(f"step 0 of {total}")).to_be_visible()
+        page.clock.run_for(60_000)
         expect(page.get_by_text(f"step {total} of {total}")).to_be_visible()
         expect(page.get_by_role("button", name="Play")).to_be_visible()
         for side, (_, end) in zip(("marked", "unmarked"), texts_of(example), strict=True):
@@ -139,7 +142,7 @@ def test_the_verdict_grows_more_certain_with_the_steps(browser, server, example)
 @needs_browser
 def test_who_wants_less_motion_sees_the_end_and_may_press_play(browser, server, example):
     total = example["events"][0]["data"]["steps"]
-    with opened(browser, server.url, reduced_motion="reduce") as page:
+    with opened(browser, server.url, paused=True, reduced_motion="reduce") as page:
         expect(page.get_by_text(f"step {total} of {total}")).to_be_visible()
         expect(page.locator("#marked .mask")).to_have_count(0)
         page.get_by_role("button", name="Play").click()

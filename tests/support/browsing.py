@@ -22,9 +22,15 @@ def launched():
 
 
 @contextmanager
-def opened(browser, url, path="/", **options):
-    """A page; whatever it complains about, or asks another host for, fails the test."""
+def opened(browser, url, path="/", paused=False, **options):
+    """A page; whatever it complains about, or asks another host for, fails the test.
+
+    Where it is `paused`, its timers wait for `page.clock.run_for`.
+    """
     page = browser.new_page(**options)
+    if paused:
+        page.clock.install(time=0)
+        page.clock.pause_at(1000)
     page.set_default_timeout(60_000)
     page.complaints = []
     page.on("console", lambda message: page.complaints.append(f"{message.type}: {message.text}"))
