@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 def test_a_pasted_text_is_judged_explained_and_coloured(page, key, tokenizer, marked):
     text = marked + " <b>naïve</b> 🙂 \n"
     page.get_by_label("Text to check").fill(text)
-    expect(page.locator("#verdict")).to_contain_text("✓ watermarked")
     detector = Detector(key, tokenizer)
     detection = detector.detect(text)
+    expect(page.locator("#verdict")).to_have_text(f"✓ watermarked, {detection.strength}")
     counted = f"{detection.green} of {detection.pairs} pairs"
     expect(page.locator("#check-meter")).to_contain_text(counted)
     expect(page.locator("#reason")).to_contain_text(f"{counted} are green")

@@ -227,7 +227,7 @@ def test_a_public_server_shows_verdicts_only(browser, serve, key, marked):
     server = serve([key], public=True)
     with opened(browser, server.url) as page:
         page.get_by_label("Text to check").fill(marked)
-        expect(page.locator("#verdict")).to_have_text("✓ watermarked")
+        expect(page.locator("#verdict")).to_have_text("✓ watermarked, clear")
         expect(page.locator("#reason")).to_contain_text("at most 1 in 1 million times")
         expect(page.locator("#details")).to_be_hidden()
         write(page)
