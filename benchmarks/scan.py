@@ -29,6 +29,7 @@ from dllmark import Tokenizer, WatermarkKey, load_tokenizer
 from dllmark.scan.encoding import Encoder
 from dllmark.scan.plan import Piece, Shard
 from dllmark.scan.reading import Columns
+from dllmark.scan.rule import Rule
 from dllmark.scan.scoring import Scorer
 from dllmark.scan.work import ScanSettings, scan_shard
 
@@ -84,7 +85,7 @@ def one_core(texts: list[str], key: WatermarkKey, folder: Path) -> dict[str, Any
     ids, lengths = encoder.encode(texts)
     path = folder / "sample.jsonl"
     path.write_bytes(b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
-    settings, scorer = ScanSettings((key,), 1e-6, Columns()), Scorer([key], 1e-6)
+    settings, scorer = ScanSettings((key,), Rule(), Columns()), Scorer([key], Rule().rate)
     shard = Shard(0, (Piece(str(path)),))
 
     slow = Scorer([key], 1e-6)

@@ -27,8 +27,7 @@ def scan(run, key_file, tmp_path, scan_environment):
 def test_a_hit_exits_0_and_no_hit_1(scan, corpus, tmp_path, texts):
     result = scan(corpus)
     assert (result.status, result.err) == (0, "")
-    assert "- watermarked: 8, where chance alone would give at most 3e-05" in result.out
-    assert "- the evidence of those: 8 overwhelming" in result.out
+    assert "- watermarked: 8, listed in hits.csv\n- the evidence of those: 8 over" in result.out
     (tmp_path / "plain.jsonl").write_bytes(lines(texts[1:5]))
     result = scan(tmp_path / "plain.jsonl", to="plain")
     assert (result.status, result.err) == (1, "")
@@ -41,11 +40,12 @@ def test_the_environment_may_name_the_key(run, key_file, corpus, tmp_path, monke
 
 
 def test_the_summary_as_json_is_the_one_in_the_folder(scan, corpus, tmp_path):
-    result = scan(corpus, "--json", "--bh", 0.01)
+    result = scan(corpus, "--json")
     assert result.json == json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert result.json["benjamini_hochberg"]["documents"] == 8
+    assert (result.json["watermarked"], result.json["fdr"]) == (8, 0.01)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "errors.jsonl", "manifest.json", "p_values.png", "rows", "summary.json", "summary.md",
+        "errors.jsonl", "hits.csv", "manifest.json", "p_values.png", "rows", "summary.json",
+        "summary.md",
     ]  # fmt: skip
 
 
@@ -54,9 +54,27 @@ def test_several_keys_say_which_one_fits(scan, corpus, tmp_path, key, tokenizer)
     other.save(tmp_path / "other.key")
     result = scan(corpus, "--key", tmp_path / "other.key", "--json")
     assert result.json["watermarked_by_key"] == {key.id: 8}
-    assert {row["key_id"] for row in rows(tmp_path / "out") if row["verdict"] == "watermarked"} == {
-        key.id
-    }
+    assert {row["key_id"] for row in rows(tmp_path / "out") if row["p_value"] < 1e-4} == {key.id}
+
+
+def test_hits_are_printed_if_asked_for(scan, corpus, key):
+    shown = scan(corpus, "--hits").out.splitlines()[-8:]
+    assert shown[0].startswith("p ")
+    assert shown[0].endswith(f"  {corpus}/a.jsonl:1  id d0  key {key.id}")
+    assert shown[-1].endswith(f"  {corpus}/d.txt:1  key {key.id}")
+    hits = scan(corpus, "--hits", "--json").json["hits"]
+    assert [hit["row"] for hit in hits] == ["1", "6", "11", "16", "1", "6", "1", "1"]
+
+
+def test_a_false_positive_rate_may_be_asked_for_instead(scan, corpus):
+    result = scan(corpus, "--fpr", 1e-6, "--json")
+    assert (result.json["watermarked"], result.json["fpr"], "fdr" in result.json) == (
+        8,
+        1e-6,
+        False,
+    )
+    both = scan(corpus, "--fpr", 1e-6, "--fdr", 0.05)
+    assert (both.status, "give --fdr or --fpr" in both.err) == (2, True)
 
 
 def test_columns_and_tokenizer_may_be_named(scan, tmp_path, texts, tokenizer, key):

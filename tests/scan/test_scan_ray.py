@@ -17,6 +17,7 @@ from dllmark.errors import DllmarkError
 from dllmark.scan import on_ray
 from dllmark.scan.plan import Piece, Shard
 from dllmark.scan.reading import Columns
+from dllmark.scan.rule import Rule
 from dllmark.scan.run import Scan
 from dllmark.scan.work import ScanSettings, scan_shard
 
@@ -35,9 +36,9 @@ pytestmark = [
 @pytest.fixture
 def scan(key, tmp_path):
     def scan(*inputs, engine, to, shard_bytes=6000, **changes):
-        settings = ScanSettings(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
+        settings = ScanSettings(**{"keys": (key,), "rule": Rule(), "columns": Columns(), **changes})
         whole = Scan([str(path) for path in inputs], settings, tmp_path / to, shard_bytes)
-        return whole.run(engine, fdr=None)
+        return whole.run(engine)
 
     return scan
 
@@ -87,15 +88,15 @@ def test_an_input_that_cannot_be_read_on_a_node_is_named(ray_cluster, key, tmp_p
         path.unlink()
         path.mkdir()
 
-    settings = ScanSettings((key,), 1e-6, Columns())
+    settings = ScanSettings((key,), Rule(), Columns())
     with pytest.raises(DllmarkError, match=r"cannot scan .*a.jsonl: Is a directory"):
-        Scan([str(path)], settings, tmp_path / "out").run(Engine("ray"), None, replace_by_a_folder)
+        Scan([str(path)], settings, tmp_path / "out").run(Engine("ray"), replace_by_a_folder)
 
 
 def test_a_node_sends_back_the_files_that_this_machine_would_write(key, tmp_path, texts):
     (tmp_path / "a.jsonl").write_bytes(lines([*texts, 17]))
     settings, shard = (
-        ScanSettings((key,), 1e-6, Columns()),
+        ScanSettings((key,), Rule(), Columns()),
         Shard(3, (Piece(str(tmp_path / "a.jsonl")),)),
     )
     written, errors = io.BytesIO(), io.BytesIO()
@@ -108,16 +109,16 @@ def test_a_node_sends_back_the_files_that_this_machine_would_write(key, tmp_path
         "rows": written.getvalue(),
         "errors": errors.getvalue(),
     }
-    strict = ScanSettings((key,), 1e-6, Columns(), strict=True)
+    strict = ScanSettings((key,), Rule(), Columns(), strict=True)
     assert "a.jsonl:21: neither an object" in on_ray._scan(item, strict)["failure"]
 
 
 def test_an_unexpected_error_on_a_node_is_shown_as_what_it_is(ray_cluster, key, tmp_path):
     (tmp_path / "a.jsonl").write_text('"words"')
-    settings = Failing((key,), 1e-6, Columns())
+    settings = Failing((key,), Rule(), Columns())
     ray.cloudpickle.register_pickle_by_value(failing)  # nodes do not have the tests
     with pytest.raises(DllmarkError, match=FAILURE):
-        Scan([str(tmp_path / "a.jsonl")], settings, tmp_path / "out").run(Engine("ray"), None)
+        Scan([str(tmp_path / "a.jsonl")], settings, tmp_path / "out").run(Engine("ray"))
 
 
 def test_a_name_that_is_not_utf8_is_scanned_on_a_node_too(ray_cluster, scan, tmp_path, texts):

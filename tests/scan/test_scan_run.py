@@ -17,6 +17,7 @@ import pytest
 from corpora import FIXED_TIME, badly_named, errors, lines, rows, tree
 from failing import FAILURE, Failing, Unloadable
 from processes import feed, make_pipe, open_when_read, reader_of
+from samples import marked_text, plain_text
 
 from dllmark.cluster import Engine
 from dllmark.detection.detector import Detector
@@ -25,9 +26,12 @@ from dllmark.files import only_writer_in
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.scan import work
 from dllmark.scan.reading import Columns
+from dllmark.scan.rule import Rule
 from dllmark.scan.run import Scan
+from dllmark.scan.summary import read_hits
 from dllmark.scan.work import ScanSettings
 
+RULE = Rule("fdr", 0.01)
 SUPPORT = Path(corpora.__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -39,10 +43,10 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and name
 def scan(key, tmp_path):
     """Scan into a folder of the given name, in small shards unless told otherwise."""
 
-    def scan(*inputs, to="out", workers=1, fdr=None, shard_bytes=6000, **changes):
-        settings = ScanSettings(**{"keys": (key,), "fpr": 1e-6, "columns": Columns(), **changes})
+    def scan(*inputs, to="out", workers=1, shard_bytes=6000, **changes):
+        settings = ScanSettings(**{"keys": (key,), "rule": RULE, "columns": Columns(), **changes})
         whole = Scan([str(path) for path in inputs], settings, tmp_path / to, shard_bytes)
-        return whole.run(Engine(workers=workers), fdr)
+        return whole.run(Engine(workers=workers))
 
     return scan
 
@@ -54,10 +58,11 @@ def test_each_document_gets_a_row_and_each_bad_one_an_error(scan, corpus, tmp_pa
         *["a.jsonl"] * 20, *["b.jsonl.gz"] * 7, *["c.parquet"] * 2, "d.txt",
     ]  # fmt: skip
     scored = [*texts, *texts[:7], *texts[:2], texts[0]]
-    detector = Detector(key, fpr=1e-6)
+    detector = Detector(key)
     for row, text in zip(scanned, scored, strict=True):
         alone = detector.detect(text)
-        assert (row["verdict"], row["pairs"]) == (alone.verdict.value, alone.pairs)
+        too_short = alone.verdict.value == "too short"
+        assert (row["too_short"], row["pairs"]) == (too_short, alone.pairs)
         assert row["p_value"] == pytest.approx(alone.p_value)
         assert (row["z"], row["key_id"]) == (pytest.approx(alone.z), key.id)
     assert [row["row"] for row in scanned[:22]] == [*range(1, 21), 1, 2]
@@ -209,18 +214,18 @@ def scan_two_files_with(settings, folder):
     paths = [folder / "a.jsonl", folder / "b.jsonl"]
     for path in paths:
         path.write_text('"words"')
-    Scan([*map(str, paths)], settings, folder / "out", 1).run(Engine(workers=2), None)
+    Scan([*map(str, paths)], settings, folder / "out", 1).run(Engine(workers=2))
 
 
 def test_an_unexpected_error_in_a_worker_is_shown_as_what_it_is(key, tmp_path):
     with pytest.raises(DllmarkError, match=FAILURE) as told:
-        scan_two_files_with(Failing((key,), 1e-6, Columns()), tmp_path)
+        scan_two_files_with(Failing((key,), RULE, Columns()), tmp_path)
     assert "memory" not in str(told.value)
 
 
 def test_a_worker_that_ends_by_itself_is_not_said_to_be_killed(key, tmp_path):
     with pytest.raises(DllmarkError, match=r"3 workers in a row ended with status 7 .*jsonl\. "):
-        scan_two_files_with(Unloadable((key,), 1e-6, Columns()), tmp_path)
+        scan_two_files_with(Unloadable((key,), RULE, Columns()), tmp_path)
 
 
 @linux
@@ -265,7 +270,7 @@ def test_a_folder_that_may_be_read_by_now_is_another_input(scan, corpus, tmp_pat
 def test_a_full_disk_leaves_no_half_file(corpus, key_file, tmp_path, scan):
     code = (
         "import resource, runpy, sys\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"  # no file may grow beyond
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500))\n"  # no file may grow beyond
         "del sys.argv[0]\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
@@ -287,7 +292,7 @@ OTHER_KEY = Secret(b"another key, yes")
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"fpr": 0.01}, "another fpr"),
+        ({"rule": Rule("fdr", 0.05)}, "another rule"),
         ({"columns": Columns("content")}, "another columns"),
         ({"keys": "other"}, "another keys"),
     ],
@@ -336,9 +341,37 @@ def test_results_inside_the_input_folder_are_not_scanned(scan, corpus, tmp_path)
     assert scan(corpus, to="corpus/out") == first
 
 
-def test_a_rate_for_discoveries_may_be_given_later(scan, corpus, tmp_path):
-    assert scan(corpus)["benjamini_hochberg"] is None
-    assert scan(corpus, fdr=0.01)["benjamini_hochberg"]["documents"] == 8
+def test_hits_are_listed_for_whoever_has_no_pyarrow(scan, corpus, tmp_path, texts, key):
+    scan(corpus)
+    hits = list(read_hits(tmp_path / "out" / "hits.csv"))
+    found = [row for row in rows(tmp_path / "out") if row["p_value"] < 1e-4]
+    assert [(hit["path"], int(hit["row"]), hit["id"]) for hit in hits] == [
+        (row["path"], row["row"], row["id"] or "") for row in found
+    ]
+    assert {hit["key_id"] for hit in hits} == {key.id}
+    assert len(hits) == 8
+
+
+def test_a_share_of_false_hits_finds_weak_marks_that_a_strict_rate_misses(
+    scan, tmp_path, tokenizer, key
+):
+    """Eighteen words are too few for one in a million, and enough beside others like them."""
+    short = [marked_text(key, tokenizer, 18, n) for n in range(13)]
+    plain = [plain_text(tokenizer, 18, n) for n in range(40)]
+    (tmp_path / "a.jsonl").write_bytes(lines([*short, *plain]))
+    strict = scan(tmp_path / "a.jsonl", rule=Rule("fpr", 1e-6), to="strict")
+    share = scan(tmp_path / "a.jsonl", rule=Rule("fdr", 0.01), to="share")
+    assert strict["watermarked"] < share["watermarked"] == 13
+    numbers = {int(hit["row"]) for hit in read_hits(tmp_path / "share" / "hits.csv")}
+    assert numbers == set(range(1, 14))
+
+
+def test_a_corpus_without_marks_has_no_hits(scan, tmp_path, tokenizer):
+    texts = [plain_text(tokenizer, 60, n) for n in range(60)]
+    (tmp_path / "a.jsonl").write_bytes(lines(texts))
+    summary = scan(tmp_path / "a.jsonl")
+    assert (summary["watermarked"], summary["largest_p_value"]) == (0, None)
+    assert (tmp_path / "out" / "hits.csv").read_text().count("\n") == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -357,17 +390,16 @@ def test_a_strict_scan_of_good_files_is_like_any_other(scan, corpus, tmp_path):
         scan(tmp_path / "x.parquet", to="x", strict=True)
 
 
-@pytest.mark.parametrize(("options", "message"), [({"fdr": 2}, "rate"), ({"workers": 0}, "worker")])
-def test_impossible_settings_are_refused(scan, corpus, options, message):
-    with pytest.raises(InputError, match=message):
-        scan(corpus, **options)
+def test_impossible_settings_are_refused(scan, corpus):
+    with pytest.raises(InputError, match="worker"):
+        scan(corpus, workers=0)
 
 
 def test_progress_adds_up_to_all_bytes_and_documents(corpus, key, tmp_path):
     planned, told = [], []
-    settings = ScanSettings((key,), 1e-6, Columns())
+    settings = ScanSettings((key,), RULE, Columns())
     Scan([str(corpus)], settings, tmp_path / "out", 3000).run(
-        Engine(workers=1), None, lambda *plan: planned.append(plan), lambda *done: told.append(done)
+        Engine(workers=1), lambda *plan: planned.append(plan), lambda *done: told.append(done)
     )
     size = sum(path.stat().st_size for path in corpus.iterdir())
     assert planned == [(size, 0)]

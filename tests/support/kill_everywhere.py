@@ -20,12 +20,13 @@ from dllmark.files import atomic_write
 from dllmark.relation.key import WatermarkKey
 from dllmark.scan import summary
 from dllmark.scan.reading import Columns
+from dllmark.scan.rule import Rule
 from dllmark.scan.run import Scan
 from dllmark.scan.work import ScanSettings
 
 
 def scan(corpus: str, settings: ScanSettings, folder: Path) -> None:
-    Scan([corpus], settings, folder, shard_bytes=6000).run(Engine(workers=1), fdr=None)
+    Scan([corpus], settings, folder, shard_bytes=6000).run(Engine(workers=1))
 
 
 def draw_nothing(summary: dict, path: Path) -> None:
@@ -64,7 +65,7 @@ def killed_at(moment: int, corpus: str, settings: ScanSettings, folder: Path) ->
 
 def main() -> None:
     corpus, work = sys.argv[1], Path(sys.argv[3])
-    settings = ScanSettings((WatermarkKey.load(sys.argv[2]),), 1e-6, Columns())
+    settings = ScanSettings((WatermarkKey.load(sys.argv[2]),), Rule(), Columns())
     loaded = settings.scorer()
     ScanSettings.scorer = lambda settings: loaded
     summary._plot = draw_nothing

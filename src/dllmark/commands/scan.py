@@ -26,6 +26,8 @@ from dllmark.terminal import print_json, print_text, progress_bar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dllmark.scan.rule import Rule
+
 FOUND, NONE_FOUND = 0, 1
 
 
@@ -46,21 +48,24 @@ def scan(
     keyring: KeyringOption = None,
     text_column: Annotated[str, typer.Option(help="What the text is called.")] = "text",
     id_column: Annotated[str, typer.Option(help="What a document's own name is called.")] = "id",
-    fpr: Annotated[
-        float,
-        typer.Option(
-            help="The false-positive rate a document's verdict may have: at 1e-6 a million "
-            "unmarked documents give about one false hit, where `detect`'s 1 % would give 10,000."
-        ),
-    ] = 1e-6,
-    bh: Annotated[
+    fdr: Annotated[
         float | None,
         typer.Option(
-            help="Also count the documents that Benjamini-Hochberg finds at this false discovery "
-            "rate.",
+            help="The false discovery rate: the share of the hits that may be false.",
+            show_default="0.01",
+        ),
+    ] = None,
+    fpr: Annotated[
+        float | None,
+        typer.Option(
+            help="Use a false-positive rate instead: a document is a hit if its own p-value is at "
+            "most this.",
             show_default=False,
         ),
     ] = None,
+    hits: Annotated[
+        bool, typer.Option("--hits", help="Also print the hits, which are in hits.csv too.")
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first document that cannot be read.")
     ] = False,
@@ -79,18 +84,19 @@ def scan(
     payloads: PayloadListOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a corpus for watermarked documents: one row a document, and a summary.
+    """Search a corpus for watermarked documents: list the hits, and sum them up.
 
-    A scan that was cut off continues with the same command. Exit status: 0 if something was found,
-    1 if not, 2 error.
+    A scan that was cut off continues with the same command.
+
+    Exit status: 0 if there are hits, 1 if there are none, 2 error.
     """
     require("scanning", "scan", "fsspec", "matplotlib", "pyarrow")
     from dllmark.cluster import Engine
     from dllmark.relation.tokenizer import load_tokenizer
     from dllmark.scan.reading import Columns
-    from dllmark.scan.run import Scan
+    from dllmark.scan.run import HITS, Scan
     from dllmark.scan.scoring import Scorer
-    from dllmark.scan.summary import as_text
+    from dllmark.scan.summary import as_text, read_hits
     from dllmark.scan.work import ScanSettings
 
     where = Engine(engine, workers, ray_address)
@@ -99,18 +105,44 @@ def scan(
     if space is not None:
         only_master(keys)
     sources = tuple(tokenizer or ())
-    Scorer(keys, fpr, [load_tokenizer(source) for source in sources])  # wrong ones show here
-    settings = ScanSettings(keys, fpr, Columns(text_column, id_column), sources, strict, space)
+    rule = _chosen_rule(fdr, fpr)
+    Scorer(keys, rule.rate, [load_tokenizer(source) for source in sources])  # wrong ones show here
+    settings = ScanSettings(keys, rule, Columns(text_column, id_column), sources, strict, space)
     try:
         with _progress() as (on_plan, on_progress):
             whole = Scan(inputs, settings, output)
-            summary = whole.run(where, bh, on_plan, on_progress)
+            summary = whole.run(where, on_plan, on_progress)
     except KeyboardInterrupt:
         raise InputError(f"interrupted: the same command continues in {output}") from None
-    print_json(summary) if as_json else print_text(as_text(summary))
+    listed = read_hits(output / HITS) if hits else iter(())
+    if as_json:
+        print_json({**summary, "hits": list(listed)} if hits else summary)
+    else:
+        print_text(as_text(summary))
+        for hit in listed:
+            print_text(_hit_line(hit))
     if not summary["documents"]:
         raise InputError(f"no document could be read: see {output / 'errors.jsonl'}")
     raise typer.Exit(FOUND if summary["watermarked"] else NONE_FOUND)
+
+
+def _chosen_rule(fdr: float | None, fpr: float | None) -> Rule:
+    """Return the rule that one of the two rates asks for; the false discovery rate without any."""
+    from dllmark.scan.rule import Rule
+
+    if fdr is not None and fpr is not None:
+        raise InputError("give --fdr or --fpr: one of the two says which documents are hits")
+    if fpr is not None:
+        return Rule("fpr", fpr)
+    return Rule() if fdr is None else Rule("fdr", fdr)
+
+
+def _hit_line(hit: dict[str, str]) -> str:
+    """Return a hit for people: its p-value, where it is, and whose mark it carries."""
+    place = f"{hit['path']}:{hit['row']}" if hit["row"] else hit["path"]
+    own = f"  id {hit['id']}" if hit["id"] else ""
+    payload = f"  payload {hit['payload'] or 'unclear'}" if "payload" in hit else ""
+    return f"p {float(hit['p_value']):.3g}  {place}{own}  key {hit['key_id']}{payload}"
 
 
 @contextmanager

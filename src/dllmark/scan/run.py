@@ -2,8 +2,8 @@
 
 The output folder holds, in the order in which they appear: `manifest.json` (settings and shards),
 `rows/part-*.parquet`, `unfinished/` (the errors of each shard, until all are done), `errors.jsonl`,
-and the summary. A shard is done when its rows are there. Nothing in these files depends on time, on
-the number of workers or on the engine, so a continued scan ends in the same bytes.
+`hits.csv` and the summary. A shard is done when its rows are there. Nothing in these files depends
+on time, on the number of workers or on the engine, so a continued scan ends in the same bytes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dllmark.scan.work import (
 
 FORMAT = "dllmark-scan-1"
 MANIFEST = "manifest.json"
+HITS = "hits.csv"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ class Scan:
     def run(
         self,
         engine: Engine,
-        fdr: float | None,
         on_plan: Callable[[int, int], None] = lambda total, done: None,
         on_progress: OnProgress = lambda size, documents: None,
     ) -> dict[str, Any]:
@@ -58,8 +58,6 @@ class Scan:
 
         `on_plan` is told the bytes of all shards and of those already done.
         """
-        if fdr is not None and not 0 < fdr < 1:
-            raise InputError(f"the false discovery rate lies in (0, 1); got {fdr}")
         with only_writer_in(self.folder):
             shards, unreadable = self._plan()
             self._clean()
@@ -68,7 +66,7 @@ class Scan:
             on_plan(total, total - sum(shard.size for shard in left))
             if left:
                 self._work(left, engine, on_progress)
-            return self._finish(shards, unreadable, fdr)
+            return self._finish(shards, unreadable)
 
     def _plan(self) -> tuple[list[Shard], list[Unreadable]]:
         """Return the shards and the folders that cannot be read.
@@ -99,7 +97,7 @@ class Scan:
             "version": __version__,
             "keys": [identity.to_dict() for identity in identities],
             "payloads": payloads and payloads.summary(),
-            "fpr": self.settings.fpr,
+            "rule": asdict(self.settings.rule),
             "columns": asdict(self.settings.columns),
             "shard_bytes": self.shard_bytes or shard_size(inputs.files),
             "largest_document": LARGEST,
@@ -127,9 +125,7 @@ class Scan:
         else:
             scan_in_processes(self.folder, left, self.settings, on_progress, workers)
 
-    def _finish(
-        self, shards: list[Shard], unreadable: list[Unreadable], fdr: float | None
-    ) -> dict[str, Any]:
+    def _finish(self, shards: list[Shard], unreadable: list[Unreadable]) -> dict[str, Any]:
         """Join the errors, then write the summary; every step can be repeated."""
         errors = self.folder / "errors.jsonl"
         with writing(self.folder):
@@ -143,8 +139,8 @@ class Scan:
             with errors.open("rb") as lines:
                 for line in lines:
                     raise strict_error(Unreadable(**json.loads(line)))
-        rows = (rows_path(self.folder, shard) for shard in shards)
-        summary = summarise(rows, errors, self.settings.fpr, fdr)
+        rows = [rows_path(self.folder, shard) for shard in shards]
+        summary = summarise(rows, errors, self.settings.rule, self.folder / HITS)
         write_summary(summary, self.folder)
         return summary
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dllmark.detection.detector import Verdict
 from dllmark.errors import DllmarkError, InputError
 from dllmark.files import atomic_write
 from dllmark.relation.key import WatermarkKey
@@ -20,6 +21,7 @@ from dllmark.scan.encoding import one_thread
 from dllmark.scan.inputs import Unreadable
 from dllmark.scan.plan import Shard
 from dllmark.scan.reading import Columns, CorpusDocument, read_piece
+from dllmark.scan.rule import Rule
 from dllmark.scan.scoring import Scorer
 
 BLOCK_TEXTS = 4096
@@ -31,7 +33,7 @@ SCHEMA = pa.schema(
         ("path", pa.string()),
         ("row", pa.int64()),
         ("id", pa.string()),
-        ("verdict", pa.string()),
+        ("too_short", pa.bool_()),
         ("z", pa.float64()),
         ("p_value", pa.float64()),
         ("pairs", pa.int64()),
@@ -49,7 +51,7 @@ class ScanSettings:
     """What every worker must know; it holds the keys, so it is never stored or printed."""
 
     keys: tuple[WatermarkKey, ...]
-    fpr: float
+    rule: Rule
     columns: Columns
     tokenizers: tuple[str, ...] = ()
     strict: bool = False
@@ -59,7 +61,7 @@ class ScanSettings:
         """Load the tokenizers, once a process."""
         one_thread()
         tokenizers = [load_tokenizer(source) for source in self.tokenizers]
-        return Scorer(self.keys, self.fpr, tokenizers, self.payloads)
+        return Scorer(self.keys, self.rule.rate, tokenizers, self.payloads)
 
     @property
     def schema(self) -> pa.Schema:
@@ -168,7 +170,7 @@ def _rows(documents: list[CorpusDocument], scorer: Scorer, schema: pa.Schema) ->
         [document.path for document in documents],
         [document.row for document in documents],
         [document.id for document in documents],
-        scores.verdict,
+        scores.verdict == Verdict.TOO_SHORT.value,
         scores.z,
         scores.p_value,
         scores.pairs,
