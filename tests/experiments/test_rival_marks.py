@@ -3,6 +3,7 @@
 import math
 from functools import cache
 
+import numpy as np
 import pytest
 import siphash24
 import torch
@@ -11,7 +12,8 @@ from tiny import MASK, batch_generator, steps_of
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.relation.key import Secret, WatermarkKey
-from dllmark.sampling.settings import Llada
+from dllmark.sampling.settings import Dream, Llada
+from dllmark.sampling.texts import generate
 
 PROMPT = "w4 w5 w6"
 TOKENS, BLOCK = 16, 8
@@ -217,11 +219,15 @@ NAIVE = {
 
 
 @pytest.mark.parametrize(
-    ("name", "temperature"),
-    [(name, t) for name in NAIVE for t in (0.0, 0.8) if t or not SCHEMES[name].noise],
+    ("name", "temperature", "per_step"),
+    [
+        (name, temperature, per_step)
+        for name in NAIVE
+        for temperature, per_step in ((0.0, 1), (0.8, 1), (0.8, 2))
+        if temperature or not SCHEMES[name].noise
+    ],
 )
-@pytest.mark.parametrize("per_step", [1, 2])
-def test_a_scheme_writes_what_its_formulas_say(endless, name, per_step, temperature):
+def test_a_scheme_writes_what_its_formulas_say(endless, name, temperature, per_step):
     model = endless
     scheme = SCHEMES[name]
     tokenizer = model.tokenizer
@@ -230,13 +236,11 @@ def test_a_scheme_writes_what_its_formulas_say(endless, name, per_step, temperat
     sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=scheme.order or "low_confidence")
     naive = NAIVE[name](model, key, temperature, scheme.delta)
     plain = Naive(model, key, temperature, 0.0)
-    differ = 0
-    for seed in (1, 2):
-        [*_, last] = steps_of(model, sampler, mark, [PROMPT], TOKENS, seed=seed)
-        expected = naive.write(per_step, seed)
-        assert last.tokens[0, last.start :].tolist() == expected
-        differ += expected != plain.write(per_step, seed)
-    assert differ  # else the mark would not have been tested
+    seed = 3
+    [*_, last] = steps_of(model, sampler, mark, [PROMPT], TOKENS, seed=seed)
+    expected = naive.write(per_step, seed)
+    assert last.tokens[0, last.start :].tolist() == expected
+    assert expected != plain.write(per_step, seed)  # else the mark would not have been tested
 
 
 def test_every_other_scheme_has_a_naive_transcription():
@@ -253,6 +257,24 @@ def test_a_text_does_not_depend_on_its_company(endless, name, small_key):
     for row, prompt in enumerate(prompts):
         [alone] = steps_of(model, sampler, mark, [prompt], TOKENS)[-1].tokens
         assert torch.equal(together[row], alone)
+
+
+@pytest.mark.parametrize("name", [name for name in NAIVE if not SCHEMES[name].order])
+@pytest.mark.parametrize("sampler", [Dream(60, "entropy"), Llada(30, 20, order="random")])
+def test_a_scheme_finds_its_own_texts_and_no_other_keys(endless, name, sampler):
+    scheme, tokenizer = SCHEMES[name], endless.tokenizer
+    own, other = (WatermarkKey(Secret(secret), scheme.gamma, tokenizer.id)
+                  for secret in (b"a key of 16 byte", b"another 16 bytes"))  # fmt: skip
+    mark = scheme.mark(own, tokenizer, 3 * scheme.delta, sampler.temperature)
+    prompts = ["w4 w5", "w9 w8", "w20 w3", "w7 w30"]
+    texts = [np.array(text.ids) for text in
+             generate(endless, prompts, mark, sampler, tokens=60, chat=False)]  # fmt: skip
+    for score in scheme.scores.values():
+        p_own, p_other = (
+            np.median([found.p_value for found in score(key, tokenizer)(texts)])
+            for key in (own, other)
+        )
+        assert p_own < 0.05 < p_other
 
 
 def test_keyed_noise_needs_noise(small_key, small_tokenizer):

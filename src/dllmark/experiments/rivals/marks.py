@@ -85,6 +85,15 @@ class Mark:
         """Return the biased logits [B, K, V] of positions to fill; None for those of the model."""
         return None
 
+    def scored(self, state: State) -> Tensor:
+        """Return [V]: the tokens that are green or red, kept where they are used."""
+        place = ("scored", state.vocab_size, state.logits.device)
+        if place not in self._kept:
+            scored = torch.zeros(state.vocab_size, dtype=torch.bool)
+            scored[: self.tokenizer.vocab_size] = torch.from_numpy(self.tokenizer.scored)
+            self._kept[place] = scored.to(state.logits.device)
+        return self._kept[place]
+
     def coins(self, label: str, vocab_size: int, device: torch.device) -> Tensor:
         """Return [V]: the keyed coins of all tokens, kept where they are used."""
         place = (label, vocab_size, device)
@@ -155,7 +164,7 @@ class Unigram(Mark):
     def bias(self, state: State) -> Tensor:
         """Add δ to green tokens, whatever stands beside them."""
         green = self.coins("unigram", state.vocab_size, state.logits.device)
-        bias = torch.where(_scored(self.tokenizer, state), green.float(), self.key.gamma)
+        bias = torch.where(self.scored(state), green.float(), self.key.gamma)
         return state.logits[_rows(state)] + self.delta * bias
 
 
@@ -170,7 +179,7 @@ class LeftRight(Mark):
         """Add δ for each side on which a token is on the revealed neighbour's list."""
         lists = TwoSides(*side_lists(self.key, state.vocab_size))
         settings = BiasSettings(LEFT_RIGHT, self.delta, self.key.gamma, top_k=0)
-        return biased_logits(state, settings, _scored(self.tokenizer, state), lists)
+        return biased_logits(state, settings, self.scored(state), lists)
 
 
 LEFT_RIGHT = Strategy("lr-dwm", 2.0, backward=True, prediction="none")
@@ -304,10 +313,3 @@ def _rows(state: State) -> tuple[Tensor, Tensor]:
     index = state.logit_index(state.positions)
     text = torch.arange(len(index), device=index.device)[:, None]
     return text, index.clamp(min=0)
-
-
-def _scored(tokenizer: Tokenizer, state: State) -> Tensor:
-    """Return [V]: the tokens that are green or red."""
-    scored = torch.zeros(state.vocab_size, dtype=torch.bool)
-    scored[: tokenizer.vocab_size] = torch.from_numpy(tokenizer.scored)
-    return scored.to(state.logits.device)
