@@ -137,6 +137,16 @@ def test_windows_are_scored_by_their_squared_z_and_compared_with_random_keys(
             assert found.p_value == pytest.approx(exact, abs=0.02)
 
 
+def test_windows_of_a_text_with_many_distinct_tokens_are_compared_too(key, tokenizer):
+    words = np.flatnonzero(tokenizer.scored)[:700]
+    assert len(words) > scores.MOST_DISTINCT
+    [found] = scores.windows(key, tokenizer)([words])
+    falls = np.random.default_rng(5).random((2000, 700)) < 0.5
+    sums = np.lib.stride_tricks.sliding_window_view(falls, 8, axis=1).sum(-1)
+    random = (((sums - 4) / math.sqrt(2)) ** 2).mean(1)  # distinct tokens: matches are coins
+    assert found.p_value == pytest.approx(np.mean(random >= found.z), abs=0.04)
+
+
 def test_keyed_exponentials_add_up_to_a_gamma_variable(small_key, small_tokenizer, texts):
     scorer = scores.position_exponentials(small_key, small_tokenizer)
     for ids, found in zip(texts, scorer(texts), strict=True):

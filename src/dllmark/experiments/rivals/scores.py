@@ -137,12 +137,12 @@ def windows(key: WatermarkKey, tokenizer: Tokenizer) -> Scorer:
         if len(scored) < WINDOW:
             return NOTHING
         tokens, place = np.unique(ids[scored], return_inverse=True)
-        odd = scored % 2 == 1
-        own = float(_window_score(coins[tokens][None, place] == odd)[0])
-        as_high = 0
-        for part in np.array_split(_random_coins(-(-len(tokens) // MOST_DISTINCT)), 10):
-            as_high += int((_window_score(part[:, place] == odd) >= own - 1e-6).sum())
-        return Evidence(own, len(scored), (as_high + 1) / (RANDOM_KEYS + 1))
+        odd = (scored % 2 == 1)[:, None]
+        own = int(_excess(coins[tokens][place][:, None] == odd)[0])
+        random = _random_coins(-(-len(tokens) // MOST_DISTINCT))
+        as_high = int((_excess(random[place] == odd) >= own).sum())
+        mean = own / (len(scored) - WINDOW + 1) / (WINDOW / 4)
+        return Evidence(mean, len(scored), (as_high + 1) / (RANDOM_KEYS + 1))
 
     return lambda texts: [score(ids) for ids in texts]
 
@@ -197,17 +197,22 @@ def _moved(chances: NDArray[np.float64], by: int) -> NDArray[np.float64]:
     return np.concatenate([np.zeros(by), chances[: len(chances) - by]])
 
 
-def _window_score(matches: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return [K]: the mean of z² over the windows of matches [K, n]."""
-    ends = np.cumsum(matches, axis=1, dtype=np.int16)
-    ends = np.concatenate([np.zeros((len(ends), 1), dtype=np.int16), ends], axis=1)
-    excess = 2 * (ends[:, WINDOW:] - ends[:, :-WINDOW]) - WINDOW
-    score: NDArray[np.float64] = (excess**2).mean(axis=1) / WINDOW
-    return score
+def _excess(matches: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return [K]: the squared excess of matches [n, K] in each window, added up over all of them.
+
+    z² of a window is its squared excess over its variance, a quarter of its length.
+    """
+    right = matches.view(np.uint8)
+    windows = len(right) - WINDOW + 1
+    excess = np.full((windows, right.shape[1]), -WINDOW // 2, dtype=np.int8)
+    for first in range(WINDOW):
+        excess += right[first : first + windows].view(np.int8)
+    total: NDArray[np.int32] = (excess * excess).sum(0, dtype=np.int32)
+    return total
 
 
 @lru_cache(maxsize=4)
 def _random_coins(times: int) -> NDArray[np.bool_]:
-    """Return [RANDOM_KEYS, times * MOST_DISTINCT]: how coins of tokens fall under random keys."""
-    shape = (RANDOM_KEYS, times * MOST_DISTINCT)
+    """Return [times * MOST_DISTINCT, RANDOM_KEYS]: how coins of tokens fall under random keys."""
+    shape = (times * MOST_DISTINCT, RANDOM_KEYS)
     return np.random.default_rng(0).integers(0, 2, shape, dtype=np.bool_)
