@@ -55,7 +55,7 @@ def drawn(rng: np.random.Generator, pairs: int, rate: float, bits: int, fpr: flo
     if right < 0:
         left_out = np.append(left_out, right_first)
     best = max(right, int(others.max()))
-    if family_wise(screen.chance(best), payloads) > fpr:
+    if family_wise(screen.chance(best, 0.5), payloads) > fpr:
         return "not detected"
     if right > others.max():
         return "right" if screen.doubt(right, others, left_out) <= fpr else "unclear"

@@ -1,5 +1,6 @@
 """Which payload a text carries: the right one, unclear, or none, at the stated rates."""
 
+import json
 import math
 import pickle
 from dataclasses import replace
@@ -13,13 +14,15 @@ from scipy import integrate, stats
 
 from dllmark.detection import payload as module
 from dllmark.detection.detector import Detector
+from dllmark.detection.expected import LIST, key_fairness
 from dllmark.detection.payload import PayloadDetector, Screen
 from dllmark.errors import InputError, MismatchError
 from dllmark.relation.greenlist import HashedGreenList
+from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.relation.payload import Payloads
 from dllmark.relation.tokenizer import load_tokenizer
 
-SPACE = Payloads(10)
+SPACE, SMALL = Payloads(10), Payloads(3)
 
 
 @pytest.fixture(scope="module")
@@ -258,3 +261,49 @@ def test_a_rate_that_is_none_and_another_tokenizer_are_refused(key, small_tokeni
         PayloadDetector(key, SPACE, small_tokenizer)
     key.save(tmp_path / "my.key")
     assert len(PayloadDetector(tmp_path / "my.key", SPACE, load_tokenizer("embedded"))) == 1024
+
+
+def ordinary_text(tokenizer, seed, words=60):
+    """Words that follow each other as they do in ordinary text."""
+    common = json.loads(LIST.read_text())["common"]
+    random = np.random.default_rng(seed)
+    text = [str(random.choice(list(common)))]
+    while len(text) < words:
+        rights = common.get(text[-1]) or common[str(random.choice(list(common)))]
+        text.append(str(random.choice(list(rights))))
+    return tokenizer.encode("".join(text))
+
+
+def test_a_text_is_tested_against_what_the_best_payloads_key_expects_of_it(key, tokenizer):
+    detector, above = PayloadDetector(key, SMALL, tokenizer), 0
+    for seed in range(20):
+        ids = ordinary_text(tokenizer, seed)
+        found = detector.detect(ids)
+        number = [SMALL.key(key, n).id for n in range(8)].index(found.key_id)
+        alone = Detector(SMALL.key(key, number), tokenizer).detect(ids)
+        assert (found.green, found.expected) == (alone.green, alone.expected)
+        assert found.p_value == pytest.approx(1 - (1 - alone.p_value) ** 8, rel=1e-6)
+        above += found.expected > 0.52
+    assert above > 0
+
+
+@pytest.mark.parametrize("screening", [False, True])
+def test_ordinary_text_under_an_unlucky_key_is_not_taken_for_marked(
+    tokenizer, screening, monkeypatch
+):
+    """Of 40 keys the one that makes common pairs greenest: tested against γ it would accuse."""
+    monkeypatch.setattr(module, "SCREENED", 1 if screening else 4096)
+    masters = [WatermarkKey(Secret(bytes([n]) * 16), 0.5, tokenizer.id) for n in range(40)]
+    one = Payloads(["only"])
+
+    def share(master):
+        green = HashedGreenList(one.key(master, "only"), tokenizer.vocab_size)
+        return key_fairness(green, tokenizer).share
+
+    detector = PayloadDetector(max(masters, key=share), one, tokenizer, fpr=0.05)
+    found = [detector.detect(ordinary_text(tokenizer, seed)) for seed in range(200)]
+    assert np.mean([one.expected for one in found]) > 0.51
+    hits = sum(one.p_value <= 0.05 for one in found)
+    against_gamma = sum(stats.binom.sf(one.green - 1, one.pairs, 0.5) <= 0.05 for one in found)
+    assert hits <= against_gamma
+    assert stats.binom.sf(hits - 1, 200, 0.05) > 1e-3

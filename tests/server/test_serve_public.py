@@ -22,6 +22,7 @@ GOOD = {
 BAD = [
     {},
     {"text": "Hello", "explain": True},
+    {"text": "Hello", "payload": True},
     {**GENERATION, "delta": 1},
     {**GENERATION, "prompt": " "},
     {**GENERATION, "tokens": 10**6},

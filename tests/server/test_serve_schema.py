@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from serving import serving
 
+from dllmark.relation.payload import Payloads
 from dllmark.server.limits import Limits
 from dllmark.server.service import Service
 
@@ -26,7 +27,8 @@ CHECKS = [
 def schema(key, tokenizer, model):
     """The schema of a server that writes short texts."""
     limits = Limits(characters=200, tokens=8, batch=2, per_minute=1_000_000)
-    with serving(Service([key], tokenizer, model, limits)) as served:
+    service = Service([key], tokenizer, model, limits, payloads=Payloads(6))
+    with serving(service) as served:
         yield schemathesis.openapi.from_url(f"{served.url}/openapi.json")
 
 

@@ -33,14 +33,19 @@ class Carried:
 
 def chosen_payloads(asked: bool, bits: int | None, listed: Path | None) -> Payloads | None:
     """Return the payloads there are, if a command is asked for any."""
-    from dllmark.relation.payload import Payloads
-
     if not asked:
         if bits is not None or listed is not None:
             raise InputError(
                 "--payload-bits and --payloads say which payloads there are: give --payload too"
             )
         return None
+    return payload_space(bits, listed)
+
+
+def payload_space(bits: int | None, listed: Path | None) -> Payloads:
+    """Return the payloads there are: numbers of some bits, or the texts of a file."""
+    from dllmark.relation.payload import Payloads
+
     if bits is not None and listed is not None:
         raise InputError("give --payload-bits or --payloads, not both")
     if listed is not None:

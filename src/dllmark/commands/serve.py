@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dllmark.commands.key_options import all_keys, chosen_ring, current_key
-from dllmark.commands.options import KeyringOption, LabelOption
+from dllmark.commands.options import (
+    KeyringOption,
+    LabelOption,
+    PayloadBitsOption,
+    PayloadListOption,
+)
+from dllmark.commands.payload_options import payload_space
 from dllmark.errors import InputError, require
 from dllmark.terminal import err, working
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.keyring import KeyRing
+    from dllmark.relation.payload import Payloads
     from dllmark.server.access import Tokens
     from dllmark.server.limits import Limits
     from dllmark.server.service import Service
@@ -78,6 +85,8 @@ def serve(
         ),
     ] = False,
     fpr: Annotated[float, typer.Option(help="The verdicts' false-positive rate.")] = 0.01,
+    payload_bits: PayloadBitsOption = None,
+    payloads: PayloadListOption = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 2_000_000,
     max_characters: Annotated[int, typer.Option(help="Characters of a text.")] = 200_000,
     max_batch: Annotated[int, typer.Option(help="Texts in a request.")] = 64,
@@ -105,6 +114,7 @@ def serve(
         max_body, max_characters, max_batch, max_tokens, max_total_tokens, max_concurrent,
         max_per_minute, max_waiting,
     )  # fmt: skip
+    space = payload_space(payload_bits, payloads)
     ring = chosen_ring(key, keyring, label)
     if label and (upstream or model == "none"):
         raise InputError("--label says which keys mark, and nothing is marked here: leave it out")
@@ -114,7 +124,8 @@ def serve(
 
         model = "none"
         behind = Upstream(upstream, os.environ.get(KEY_VARIABLE) or None, upstream_timeout)
-    service = _service(ring or all_keys(key), model, tokenizer, limits, fpr, public, label, behind)
+    source = ring or all_keys(key)
+    service = _service(source, model, tokenizer, limits, fpr, public, label, behind, space)
     _run(service, tokens, host, port)
 
 
@@ -127,6 +138,7 @@ def _service(
     public: bool,
     label: str | None,
     upstream: Upstream | None,
+    payloads: Payloads,
 ) -> Service:
     """Load the model, or if it is `none` the tokenizer alone, from `at` if given."""
     from dllmark.relation.tokenizer import load_tokenizer, source_of_model
@@ -137,7 +149,7 @@ def _service(
         raise InputError("the ring is empty: make a key with `dllmark keys new`")
     if model == "none":
         tokenizer = load_tokenizer(at or keys[0].tokenizer.name)
-        return Service(source, tokenizer, None, limits, fpr, public, upstream=upstream)
+        return Service(source, tokenizer, None, limits, fpr, public, None, upstream, payloads)
     with working("loading torch"):
         import torch
 
@@ -154,7 +166,7 @@ def _service(
             f"this server writes with LLaDA's sampler, and {name} is a {loaded.family.name} model: "
             "write with `dllmark generate --sampler llada2`; --model none detects"
         )
-    return Service(source, loaded.tokenizer, loaded, limits, fpr, public, label)
+    return Service(source, loaded.tokenizer, loaded, limits, fpr, public, label, payloads=payloads)
 
 
 def _run(service: Service, tokens: Tokens | None, host: str, port: int) -> None:

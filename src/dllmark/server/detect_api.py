@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dllmark.detection.detector import Scoring, Span, TokenMark, Verdict
 from dllmark.detection.words import Strength
 from dllmark.server.limits import shown_limit
+from dllmark.server.refusal import Refusal
 from dllmark.server.service import Service
 
 router = APIRouter(tags=["detection"])
@@ -36,6 +37,10 @@ class DetectRequest(BaseModel):
         Scoring | None,
         Field(description="Score each distinct pair once (unique, the default), or every pair."),
     ] = None
+    payload: Annotated[
+        bool,
+        Field(description="Look for texts with any payload of the server's key, and say which."),
+    ] = False
     explain: Annotated[bool, Field(description="Also give every token with its colour.")] = False
     spans: Annotated[bool, Field(description="Also give the stretches that are marked.")] = False
 
@@ -70,8 +75,12 @@ class Evidence(BaseModel):
     label: Annotated[
         str | None, Field(description="What a ring calls the key that marked the text.")
     ] = None
+    payload: Annotated[
+        int | str | None,
+        Field(description="If looked for: the payload; null where there is none or it is unclear."),
+    ] = None
     scheme: str
-    keys_tried: int
+    keys_tried: Annotated[int, Field(description="Keys, or payloads of one.")]
     tokens: list[TokenMark] | None = None
     spans: list[Span] | None = None
 
@@ -95,14 +104,21 @@ async def detect(body: DetectRequest, request: Request) -> Response:
     """Say of each text whether it carries the mark of one of the keys.
 
     With several keys the one that fits best is named, and p-values are corrected for the number of
-    keys. A public server takes no options, and answers with a verdict and a class of p-values.
+    keys. With `payload`, the payload that fits best is named, and p-values are corrected for all of
+    them. A public server takes no options, and answers with a verdict and a class of p-values.
     """
     service: Service = request.app.state.service
     service.refuse_if_public(
-        fpr=body.fpr, scoring=body.scoring, explain=body.explain, spans=body.spans
-    )
+        fpr=body.fpr, scoring=body.scoring, payload=body.payload, explain=body.explain,
+        spans=body.spans,
+    )  # fmt: skip
     texts = [body.text] if isinstance(body.text, str) else body.text
     service.limits.check_texts(texts)
+    if body.payload:
+        if body.scoring == "all":
+            raise Refusal(400, "invalid_body", "payloads are told by distinct pairs: leave out "
+                          "scoring", param="scoring")  # fmt: skip
+        service.check_payload_work(texts)
     results, content = await service.run(_answer, service, texts, body)
     service.count(results)
     return Response(content, media_type="application/json")
@@ -111,6 +127,7 @@ async def detect(body: DetectRequest, request: Request) -> Response:
 def _answer(service: Service, texts: list[str], body: DetectRequest) -> tuple[Results, bytes]:
     """Return the results, and as JSON: a long explanation takes a while to write down."""
     results = service.check(
-        texts, body.fpr, body.scoring or "unique", explain=body.explain, spans=body.spans
-    )
+        texts, body.fpr, body.scoring or "unique", payload=body.payload, explain=body.explain,
+        spans=body.spans,
+    )  # fmt: skip
     return results, json.dumps({"results": results}).encode()

@@ -10,12 +10,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dllmark.detection.any_key import AnyKeyDetector, key_detector
+from dllmark.detection.any_key import key_detector
 from dllmark.detection.detector import Detection, Scoring, Verdict
+from dllmark.detection.family import FamilyDetector
+from dllmark.detection.payload import PayloadDetector
 from dllmark.detection.words import strength
 from dllmark.errors import DllmarkError, InputError, KeyRingError, MismatchError
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.keyring import KeyRing
+from dllmark.relation.payload import Payloads
 from dllmark.relation.tokenizer import Tokenizer
 from dllmark.server.generation_queue import GenerateArguments, GenerationQueue
 from dllmark.server.limits import Limits
@@ -43,6 +46,10 @@ PUBLIC_PAIRS = 50
 
 PUBLIC_MISS = 150
 """And a miss on fewer. What the text needs in truth depends on the colours of its common pairs."""
+
+
+PAYLOAD_WORK = 10_000 << 16
+"""Characters times payloads that a request may have looked through: some ten seconds of a core."""
 
 
 class FixedKeys:
@@ -77,7 +84,7 @@ class Service:
 
     The keys of a ring are looked at for every request, so that what changes there needs no restart;
     `label` chooses which of them may mark. All keys recognise. An `upstream` writes where there is
-    no model here.
+    no model here. `payloads` are those that a request may have looked for.
     """
 
     source: Sequence[WatermarkKey] | KeyRing
@@ -88,6 +95,7 @@ class Service:
     public: bool = False
     label: str | None = None
     upstream: Upstream | None = None
+    payloads: Payloads = field(default_factory=lambda: Payloads(16))
 
     def __post_init__(self) -> None:
         fixed = not isinstance(self.source, KeyRing)
@@ -101,7 +109,7 @@ class Service:
                     "works with one tokenizer, so start another one for that key, or make a key "
                     "for this one with `dllmark keygen`"
                 )
-        self._detectors: tuple[Sequence[WatermarkKey], dict[Any, AnyKeyDetector]] = ((), {})
+        self._detectors: tuple[Sequence[WatermarkKey], dict[Any, FamilyDetector]] = ((), {})
         self._tokenizers = {self.tokenizer.fingerprint: self.tokenizer}
         self.detector(self.fpr)  # raises for a rate that is none
         if self.model:
@@ -156,16 +164,43 @@ class Service:
         """Do some work in a thread, so that the event loop goes on."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
 
-    def detector(self, fpr: float, scoring: Scoring = "unique") -> AnyKeyDetector:
-        """Return the detector of all keys, which is kept while they do not change."""
+    def detector(
+        self, fpr: float, scoring: Scoring = "unique", *, payload: bool = False
+    ) -> FamilyDetector:
+        """Return the detector of all keys, or of payloads; it is kept while keys do not change."""
         keys, made = self._detectors
         if keys is not self.keys or len(made) >= MOST_DETECTORS:
             keys, made = self._detectors = self.keys, {}
-        if (fpr, scoring) not in made:
+        chosen = fpr, scoring, payload
+        if chosen not in made:
             known = list(self._tokenizers.values())
-            made[fpr, scoring] = detector = key_detector(keys, known, fpr=fpr, scoring=scoring)
-            self._tokenizers = detector.tokenizers
-        return made[fpr, scoring]
+            found = key_detector(keys, known, fpr=fpr, scoring=scoring)
+            self._tokenizers = found.tokenizers
+            made[chosen] = self._payload_detector(keys, fpr) if payload else found
+        return made[chosen]
+
+    def _payload_detector(self, keys: Sequence[WatermarkKey], fpr: float) -> PayloadDetector:
+        if len(keys) != 1:
+            raise Refusal(
+                400,
+                "several_keys",
+                "payloads are looked for under one key, and this server has several: ask one that "
+                "has a single key",
+                param="payload",
+            )
+        tokenizer = self._tokenizers[keys[0].tokenizer.fingerprint]
+        return PayloadDetector(keys[0], self.payloads, tokenizer, fpr=fpr)
+
+    def check_payload_work(self, texts: Sequence[str]) -> None:
+        """Refuse to look for payloads in more text than a core gets through in seconds."""
+        most = max(1000, PAYLOAD_WORK // len(self.payloads))
+        if (asked := sum(map(len, texts))) > most:
+            raise Refusal(
+                413,
+                "text_too_long",
+                f"payloads are looked for in {most} characters of a request, and it has {asked}: "
+                "send less, or use `dllmark detect --payload`",
+            )
 
     def check(
         self,
@@ -173,6 +208,7 @@ class Service:
         fpr: float | None = None,
         scoring: Scoring = "unique",
         *,
+        payload: bool = False,
         explain: bool = False,
         spans: bool = False,
     ) -> list[dict[str, Any]]:
@@ -180,7 +216,7 @@ class Service:
 
         A public server gives the verdict and the class of the p-value alone.
         """
-        detector = self.detector(fpr or self.fpr, scoring)
+        detector = self.detector(fpr or self.fpr, scoring, payload=payload)
         labels = self._ring.labels()
         results = []
         for text, detection in zip(texts, detector.detect_many(texts), strict=True):
