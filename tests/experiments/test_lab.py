@@ -8,7 +8,7 @@ import torch
 from tiny import tiny_model
 
 from dllmark.errors import InputError, ModelError
-from dllmark.experiments.batches import LocalWriter, sampler_of
+from dllmark.experiments.batches import Batch, LocalWriter, sampler_of
 from dllmark.experiments.lab import CountedPrompts, Lab
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.models.families import DREAM
@@ -66,6 +66,16 @@ def test_a_finished_run_writes_nothing_again(model, tmp_path):
     assert [text["ids"].tolist() for text in first] == [
         json.loads(line)["ids"] for line in text_file(tmp_path).read_text().splitlines()
     ]
+
+
+def test_loading_the_model_is_not_part_of_the_writing(model):
+    loaded = []
+    writer = LocalWriter(lambda: loaded.append(model) or model)
+    assert list(writer.write([])) == loaded == []
+    batch = Batch(MARKED.unmarked, PROTOCOL, False, None, 0, ("w1",))
+    texts = writer.write([batch])
+    assert loaded == [model]
+    assert len(next(texts)) == 1
 
 
 def test_progress_is_told_after_each_batch(model, tmp_path):

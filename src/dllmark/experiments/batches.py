@@ -59,10 +59,11 @@ class LocalWriter:
         self._model: Model | None = None
 
     def write(self, batches: Sequence[Batch]) -> Iterator[list[TextRecord]]:
-        """Write one batch after the other."""
-        if batches and self._model is None:
-            self._model = self._load()
-        return (write_batch(self._model, batch) for batch in batches if self._model)
+        """Write one batch after the other; the model is there before the first is asked for."""
+        if not batches:
+            return iter(())
+        model = self._model = self._model or self._load()
+        return (write_batch(model, batch) for batch in batches)
 
     @property
     def hardware(self) -> str:
