@@ -10,6 +10,8 @@ import torch
 from tiny import MASK, batch_generator, steps_of
 
 from dllmark.errors import InputError
+from dllmark.experiments.rivals.coins import side_lists
+from dllmark.experiments.rivals.marks import TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
@@ -275,6 +277,16 @@ def test_a_scheme_finds_its_own_texts_and_no_other_keys(endless, name, sampler):
             for key in (own, other)
         )
         assert p_own < 0.05 < p_other
+
+
+def test_the_lists_of_both_sides_are_the_same_on_tensors(small_key):
+    lists, here = TwoSides(*side_lists(small_key, 35)), torch.tensor([4, 20])
+    for row, token in enumerate(here.tolist()):
+        after = [coin(small_key, "lr-dwm left", token, v) for v in range(35)]
+        before = [coin(small_key, "lr-dwm right", v, token) for v in range(35)]
+        assert lists.rows(here)[row].tolist() == lists.rows(here.numpy())[row].tolist() == after
+        assert lists.columns(here)[row].tolist() == before
+        assert lists.columns(here.numpy())[row].tolist() == before
 
 
 def test_keyed_noise_needs_noise(small_key, small_tokenizer):
