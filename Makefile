@@ -29,7 +29,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt
-	$(INSTALL) -e '.[torch]'
+	$(INSTALL) -e '.[torch,serve]'
 	@touch $@
 
 .venv/test: .venv/bin/python pyproject.toml constraints.txt

@@ -52,8 +52,8 @@ def detect(
     fpr: Annotated[
         float,
         typer.Option(
-            help="The false-positive rate the verdict may have: 1 % suits one text that there is a "
-            "reason to ask about. `scan` asks about every text of a corpus, hence its 1e-6."
+            help="The false-positive rate of the verdict: how often an unmarked text may be taken "
+            "for a marked one. 0.01 suits one text; for many, see `dllmark scan`."
         ),
     ] = 0.01,
     scoring: ScoringOption = "unique",
