@@ -100,6 +100,7 @@ def opened(server: subprocess.Popen[bytes], page: str) -> str:
 
 
 def fetch(what: str | Request) -> str:
+    """Return what an address answers; an error status is an error."""
     with urlopen(what, timeout=60) as answer:
         return answer.read().decode()
 
