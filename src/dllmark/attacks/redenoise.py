@@ -57,11 +57,9 @@ def redenoise(
             for record, ids in zip(together, texts, strict=True)
         ]
         some = [at for at, ids in enumerate(texts) if len(ids)]
-        if some:
-            filled = fill(
-                [texts[at] for at in some], [chosen[at] for at in some], seed=seed + (start << 32)
-            )
-        new = dict(zip(some, filled if some else [], strict=True))
+        places = [chosen[at] for at in some]
+        filled = fill([texts[at] for at in some], places, seed=seed + (start << 32)) if some else []
+        new = dict(zip(some, filled, strict=True))
         for at, record in enumerate(together):
             if record.line in numbers:
                 text = tokenizer.decode(new[at]) if at in new else record.text
