@@ -47,7 +47,8 @@ def detector(key, tokenizer):
 
 @pytest.fixture(scope="module")
 def plains(tokenizer):
-    return [plain_text(tokenizer, 30 + 5 * number, number) for number in range(24)]
+    texts = [plain_text(tokenizer, 30 + 5 * number, number) for number in range(24)]
+    return [f"{texts[0]}\n", *texts[1:]]  # a line end is never scored
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,11 @@ def marks(key, tokenizer):
 
 def naive_rate(detector, texts, length, nominal):
     """Hits and texts, one text at a time."""
-    cut = [detector.tokenizer.encode(text)[:length] for text in texts]
-    p = [detector.detect(ids).p_value for ids in cut if length is None or len(ids) == length]
+    if length is None:
+        p = [detector.detect(text).p_value for text in texts]
+    else:
+        cut = [detector.tokenizer.encode(text.strip("\n"))[:length] for text in texts]
+        p = [detector.detect(ids).p_value for ids in cut if len(ids) == length]
     return sum(one <= nominal for one in p), len(p)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TOKENS, QUICK_TOKENS = 416, 112
 """What is written of each text: 400 tokens, and some for those that its text loses as ids again."""
 
-QUICK_PROMPTS = 12
+QUICK_PROMPTS = 10
 """Prompts of a quick report: with a marked and an unmarked text each, under 5 minutes."""
 
 PER_STEP = 2

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from dllmark.attacks.characters import TEXT_ATTACKS, paste
-from dllmark.attacks.tokens import TOKEN_ATTACKS, TokenAttack, ordinary
+from dllmark.attacks.tokens import TOKEN_ATTACKS, token_edit
 from dllmark.detection.detector import Detector
 from dllmark.detection.normalize import normalize
 from dllmark.errors import InputError
@@ -27,13 +26,16 @@ OTHER_STRENGTHS = {"truncate": (0.25, 0.5, 0.75), "paste": (0.5, 0.25)}
 """The share that is cut off; the share that the marked text has of the text it is pasted into."""
 
 
+Change = Callable[[str, np.random.Generator], str]
+
+
 @dataclass(frozen=True)
 class Attack:
     """An attack at one strength, as a change of a text."""
 
     name: str
     strength: float
-    change: Callable[[str, np.random.Generator], str]
+    change: Change
 
 
 @dataclass(frozen=True)
@@ -99,20 +101,16 @@ def _left(detector: Detector, name: str, strength: float | None, texts: Sequence
 
 def planned(tokenizer: Tokenizer, humans: Sequence[str]) -> list[Attack]:
     """Return all attacks of a report, each at its strengths."""
-    vocabulary = ordinary(tokenizer)
 
-    def edited(edit: TokenAttack, ratio: float, text: str, rng: np.random.Generator) -> str:
-        return tokenizer.decode(edit(tokenizer.encode(text), ratio, rng, vocabulary))
-
-    def changes(name: str, ratio: float) -> Callable[[str, np.random.Generator], str]:
+    def change(name: str, ratio: float) -> Change:
         if name in TOKEN_ATTACKS:
-            return partial(edited, TOKEN_ATTACKS[name], ratio)
+            return token_edit(name, ratio, tokenizer)
         if name in TEXT_ATTACKS:
             return lambda text, rng: TEXT_ATTACKS[name](text, ratio, rng)
         return lambda text, rng: paste(text, ratio, rng, humans)
 
     return [
-        Attack(name, strength, changes(name, strength))
+        Attack(name, strength, change(name, strength))
         for name in OFFLINE
         for strength in OTHER_STRENGTHS.get(name, STRENGTHS)
     ]

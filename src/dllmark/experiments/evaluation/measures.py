@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dllmark.detection.detector import Detector
+from dllmark.detection.detector import Detector, scored_text
 from dllmark.detection.stats import binomial_tail, family_wise, share_interval
 from dllmark.errors import InputError
 from dllmark.experiments.nulls import NOMINAL
@@ -161,7 +161,7 @@ def false_positives(
     for family, texts in families.items():
         parts = []
         for start in range(0, len(texts), CHUNK):
-            encoded = detector.tokenizer.encode_many(texts[start : start + CHUNK])
+            encoded = _encoded(detector, texts[start : start + CHUNK])
             counted = [ids for ids in encoded if len(ids) >= SHORTEST]
             short += len(encoded) - len(counted)
             parts.append(_p_values(detector, counted))
@@ -178,7 +178,7 @@ def false_positives(
     p_values: dict[int | None, Floats] = {None: np.concatenate(list(whole.values()))}
     p_values |= {length: np.concatenate(parts) for length, parts in cut.items() if parts}
     if own:
-        encoded = detector.tokenizer.encode_many(own)
+        encoded = _encoded(detector, own)
         whole[OWN] = _p_values(detector, [ids for ids in encoded if len(ids) >= SHORTEST])
     ranked = _ranked(whole, detector.fpr)
     chance = family_wise(_by_chance(ranked[0], detector.fpr), len(ranked))
@@ -192,7 +192,7 @@ def false_positives(
 
 def detections(detector: Detector, marked: Sequence[str]) -> Detections:
     """Return how often marked texts are found, by their length."""
-    encoded = detector.tokenizer.encode_many(marked)
+    encoded = _encoded(detector, marked)
     lengths = np.array([len(ids) for ids in encoded])
     if not len(lengths) or lengths.max() < LENGTHS[0]:
         raise InputError(
@@ -236,6 +236,10 @@ def needed(curve: Sequence[RateAt], share: float) -> Needed:
     return Needed(
         share, first(lambda rate: rate.share >= share), first(lambda rate: rate.low >= share)
     )
+
+
+def _encoded(detector: Detector, texts: Sequence[str]) -> list[Ids]:
+    return detector.tokenizer.encode_many([scored_text(text) for text in texts])
 
 
 def _p_values(detector: Detector, encoded: Sequence[Ids]) -> Floats:
