@@ -124,6 +124,8 @@ def test_too_few_nulls_for_a_rate_say_what_can_be_said(run, files):
         (["--prompts", "two.jsonl"], 'two.jsonl:1: no string under "prompt"'),
         (["--prompts", "few.jsonl"], "2 prompts are too few to say anything: give at least 5"),
         (["--prompts", "blank.jsonl"], "prompt 1 is empty: give at least one word to start from"),
+        (["--marked", "marked.jsonl", "--delta", "0"], "--delta is for --prompts: marked texts"),
+        (["--marked", "marked.jsonl", "--quick"], "--quick is for --prompts: marked texts are"),
         (["--prompts", "-"], "by their hashes: give files, not -"),
         (["--prompts", "few.jsonl", "--batch", "0"], "batch is at least 1; got 0"),
         (["--prompts", "few.jsonl", "--strategy", "x"], "no strategy 'x': choose one of"),

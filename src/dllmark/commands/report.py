@@ -122,6 +122,16 @@ def report(
     from dllmark.files import only_writer_in
 
     _check_sources(prompts, marked, unmarked)
+    for name, given in (
+        ("delta", delta is not None),
+        ("tokens", tokens),
+        ("samples", samples),
+        ("suppress-end", suppress_end),
+        ("plain", plain),
+        ("quick", quick),
+    ):
+        if given and marked is not None:
+            raise InputError(f"--{name} is for --prompts: marked texts are taken as they are")
     for name, number in (("batch", batch), ("samples", samples), ("tokens", tokens)):
         if number is not None and number < 1:
             raise InputError(f"{name} is at least 1; got {number}")

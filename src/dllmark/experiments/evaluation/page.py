@@ -8,7 +8,14 @@ from pathlib import Path
 
 from dllmark.detection.words import percent
 from dllmark.experiments.evaluation.cost import Compared, Cost
-from dllmark.experiments.evaluation.measures import LENGTHS, Needed, Rate, RateAt, rates_with
+from dllmark.experiments.evaluation.measures import (
+    LENGTHS,
+    SHORTEST,
+    Needed,
+    Rate,
+    RateAt,
+    rates_with,
+)
 from dllmark.experiments.evaluation.plots import alarms_plot, attacks_plot, detection_plot
 from dllmark.experiments.evaluation.record import Evaluation
 from dllmark.experiments.evaluation.words import RELIABLE, can_be_said, rate_of
@@ -16,6 +23,13 @@ from dllmark.experiments.evaluation.words import RELIABLE, can_be_said, rate_of
 STYLE = Path(__file__).parent / "page.css"
 
 CLASSES = {"reliable": "good", "too few texts": "", "not reliable": "bad"}
+
+RATE_HEAD = ["texts", "hits", "share", "95 % interval"]
+
+MOST_FAMILIES_SHOWN = 12
+
+LONGEST_FIGURE = 40
+"""Characters of a cell that is not wrapped: figures are shorter, sentences and hashes longer."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The browser keeps to it: the page fetches nothing and runs no script."""
@@ -53,9 +67,9 @@ def _verdict(report: Evaluation) -> str:
 def _alarms(report: Evaluation) -> str:
     nulls, rate = report.false_positives, percent(report.rate)
     whole = [one for one in nulls.rates if one.tokens is None]
-    short = f" {nulls.left_out_short:,} shorter than 25 tokens were left out." * bool(
-        nulls.left_out_short
-    )
+    short = ""
+    if nulls.left_out_short:
+        short = f" {nulls.left_out_short:,} of fewer than {SHORTEST} tokens were left out."
     families = [
         [escape(one.family), *_cells(one.found)] for one in nulls.families[:MOST_FAMILIES_SHOWN]
     ]
@@ -90,10 +104,6 @@ def _alarms(report: Evaluation) -> str:
     ])  # fmt: skip
 
 
-RATE_HEAD = ["texts", "hits", "share", "95 % interval"]
-MOST_FAMILIES_SHOWN = 12
-
-
 def _detection(report: Evaluation) -> str:
     found, rate = report.detection, percent(report.rate)
     widest = max(found.curve, key=lambda one: one.found.high - one.found.low).found
@@ -101,7 +111,7 @@ def _detection(report: Evaluation) -> str:
         '<section id="detection"><h2>Detection</h2>',
         f"<p>{found.texts:,} marked texts, of {found.median_tokens:g} tokens in the median and "
         f"{found.longest} at most, cut to their first tokens. With so many texts, an interval is "
-        f"up to {percent(widest.high - widest.low)} wide.</p>",
+        f"up to {100 * (widest.high - widest.low):.0f} percentage points wide.</p>",
         _figure(
             detection_plot(found.curve, RELIABLE),
             f"Share of the marked texts found at a false-positive rate of {rate}, by length. The "
@@ -239,7 +249,8 @@ def _short(rate: Rate) -> str:
 
 
 def _interval(rate: Rate) -> str:
-    return f"{percent(rate.low).removesuffix(' %')}–{percent(rate.high)}"
+    low, high = (f"{100 * end:.{3 if end >= 0.1 else 2}g}" for end in (rate.low, rate.high))
+    return f"{low}–{high} %"
 
 
 def _lengths(one: Needed, longest: int) -> list[str]:
@@ -275,12 +286,16 @@ def _figure(svg: str, caption: str, key: str = "") -> str:
     return f"<figure>{svg}<figcaption>{escape(caption)} {key}</figcaption></figure>"
 
 
+def _cell(content: str) -> str:
+    name = ' class="words"' if len(content) > LONGEST_FIGURE else ""
+    return f"<td{name}>{content}</td>"
+
+
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table whose first column names its rows; a narrow screen scrolls it by itself."""
     titles = "".join(f'<th scope="col">{escape(one)}</th>' for one in head)
     lines = "".join(
-        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
-        for row in rows
+        f'<tr><th scope="row">{row[0]}</th>{"".join(map(_cell, row[1:]))}</tr>' for row in rows
     )
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}"><table>'
