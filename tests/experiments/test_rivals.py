@@ -225,6 +225,30 @@ def test_an_interval_of_a_sure_thing_is_the_exact_one():
     assert change_cells("PPL", np.full((1, 2), np.nan), np.ones((1, 2))) == {}
 
 
+def test_texts_of_no_token_are_compared_too(endless, tmp_path, monkeypatch):
+    def write_nothing(model, batch):
+        mark = batch.key and batch.key.identity.to_dict()
+        return [{"prompt": p, "text": "", "ids": [], "watermark": mark} for p in batch.prompts]
+
+    monkeypatch.setattr("dllmark.experiments.batches.write_batch", write_nothing)
+    monkeypatch.setattr("dllmark.experiments.lab.load_judge", lambda name: name)
+    monkeypatch.setattr(
+        "dllmark.experiments.lab.perplexities", lambda judge, pairs: [math.nan] * len(pairs)
+    )
+    dataset = Dataset("ELI5", ["w1", "w2"], ["w3"] * 2, True)
+    lab = Lab(
+        endless.name, endless.tokenizer, [dataset], tmp_path, PROTOCOL,
+        LocalWriter(lambda: endless), "judge",
+    )  # fmt: skip
+    table, lengths = (report for _, report in rivals(lab, 1, "entropy", quick=True))
+    for row in table.rows[2:]:
+        assert (row["TPR at 1 %"], row["scored"], row["degenerate %"]) == (0, 0, 0)
+        assert row["PPL by judge 1"] is None
+    assert lengths.rows == []
+    table.write(tmp_path, "table")
+    lengths.write(tmp_path, "lengths")
+
+
 def test_no_key_is_no_comparison(lab):
     with pytest.raises(InputError, match="at least 1 key is needed; got 0"):
         next(rivals(lab, 0, "entropy", quick=True))

@@ -218,7 +218,8 @@ def _quality_cells(found: Quality, partner: Quality | None) -> Row:
     """Return how good texts are, and how much worse than their partners."""
     row: Row = {}
     for number, (judge, perplexity) in enumerate(found.perplexity.items(), 1):
-        row[f"PPL by judge {number}"] = float(np.nanmedian(perplexity))
+        known = perplexity[np.isfinite(perplexity)]
+        row[f"PPL by judge {number}"] = float(np.median(known)) if known.size else None
         if partner:
             name = f"PPL change % by judge {number}"
             row |= change_cells(name, perplexity, partner.perplexity[judge])
