@@ -65,6 +65,13 @@ def detect(
     spans: Annotated[
         bool, typer.Option("--spans", help="Show which stretches carry the mark.")
     ] = False,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            help="A report.json of `dllmark report`: the power of a miss is by what it measured.",
+            show_default=False,
+        ),
+    ] = None,
     statement: Annotated[
         bool,
         typer.Option("--statement", help="Say the finding in words, with what it does not prove."),
@@ -90,24 +97,30 @@ def detect(
     """
     from dllmark.detection.any_key import load_detector
     from dllmark.detection.payload import load_payload_detector
+    from dllmark.detection.power import reported_share
 
     space = chosen_payloads(payload, payload_bits, payloads)
     keys, labels = labelled_keys(key, keyring)
+    share = reported_share(report, keys) if report else None
     detector: FamilyDetector
     if space is None:
-        detector = load_detector(keys, tokenizer or (), fpr=fpr, scoring=scoring)
+        detector = load_detector(
+            keys, tokenizer or (), fpr=fpr, scoring=scoring, marked_share=share
+        )
     elif scoring != "unique":
         raise InputError("payloads are told by distinct pairs: leave out --scoring")
     else:
-        detector = load_payload_detector(only_master(keys), space, tokenizer or (), fpr=fpr)
-    report = _Report(detector, labels, explain, spans, statement, as_json)
+        detector = load_payload_detector(
+            only_master(keys), space, tokenizer or (), fpr=fpr, marked_share=share
+        )
+    shown = _Shown(detector, labels, explain, spans, statement, as_json)
     if jsonl or file.endswith(".jsonl"):
-        raise typer.Exit(_detect_lines(report, file, normalize))
-    raise typer.Exit(_detect_text(report, file, normalize))
+        raise typer.Exit(_detect_lines(shown, file, normalize))
+    raise typer.Exit(_detect_text(shown, file, normalize))
 
 
 @dataclass(frozen=True)
-class _Report:
+class _Shown:
     """What is printed of a detection: JSON or lines, with the details that were chosen."""
 
     detector: FamilyDetector
@@ -157,7 +170,7 @@ def _statement(document: Document, detection: Detection, label: str | None) -> s
     )
 
 
-def _detect_text(report: _Report, file: str, normalize: bool) -> int:
+def _detect_text(shown: _Shown, file: str, normalize: bool) -> int:
     """Score a file as one text, and return the exit status."""
     from dllmark.detection.documents import looks_like_jsonl, read_text
 
@@ -165,18 +178,18 @@ def _detect_text(report: _Report, file: str, normalize: bool) -> int:
     if looks_like_jsonl(document.text):
         err.print(f"{document.source} looks like JSONL: --jsonl scores the text of each line")
     document = document.normalized() if normalize else document
-    detection = report.detector.detect(document.text)
-    report.print(document, detection, with_source=False)
+    detection = shown.detector.detect(document.text)
+    shown.print(document, detection, with_source=False)
     return EXIT[detection.verdict.value]
 
 
-def _detect_lines(report: _Report, file: str, normalize: bool) -> int:
+def _detect_lines(shown: _Shown, file: str, normalize: bool) -> int:
     """Score the text of each line of a file, and return the exit status."""
     from dllmark.detection.documents import detect_documents, read_jsonl
 
     statuses, errors = [], 0
     with counting("texts scored", shown=not sys.stdout.isatty()) as count:
-        for result in detect_documents(report.detector, read_jsonl(file, normalize)):
+        for result in detect_documents(shown.detector, read_jsonl(file, normalize)):
             count()
             if isinstance(result, DllmarkError):
                 errors += 1
@@ -184,5 +197,5 @@ def _detect_lines(report: _Report, file: str, normalize: bool) -> int:
                 continue
             document, detection = result
             statuses.append(EXIT[detection.verdict.value])
-            report.print(document, detection, with_source=True)
+            shown.print(document, detection, with_source=True)
     return ERROR if errors else min(statuses)

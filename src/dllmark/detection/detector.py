@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -89,12 +90,12 @@ class Detection:
         """The share of green pairs that a marked text is taken to have."""
         return float(marked_shares(self.expected, self.mark_strength))
 
-    @property
+    @cached_property
     def power(self) -> float:
         """The chance that a marked text with as many pairs is called watermarked."""
         return float(powers(self.pairs, *self._tested))
 
-    @property
+    @cached_property
     def pairs_needed(self) -> int:
         """How many pairs a text needs for 95 % of marked ones to be called watermarked."""
         return int(pairs_needed(*self._tested))

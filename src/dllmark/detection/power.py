@@ -8,14 +8,19 @@ package, and too hopeful for weak settings or very predictable text.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dllmark.detection.stats import Floats, binomial_tail
-from dllmark.errors import InputError
+from dllmark.errors import InputError, MismatchError
+from dllmark.files import read_input
+from dllmark.relation.key import WatermarkKey
 
 USUAL = 1.0
 """How much a mark is taken to raise the log-odds of a green pair, unless it was measured."""
@@ -47,6 +52,34 @@ def mark_strength(marked_share: float | None, gamma: float) -> float:
             f"got {marked_share:g}"
         )
     return _log_odds(min(marked_share, 0.999)) - _log_odds(gamma)
+
+
+def reported_share(path: str | Path, keys: Iterable[WatermarkKey]) -> float:
+    """Return the share of green pairs that a report measured in marked texts.
+
+    It must be a report on one of the keys, or on one that is alike: how green a mark makes a text
+    depends on γ and the tokenizer, and not on the secret.
+    """
+    try:
+        report = json.loads(read_input(str(path)))
+        share, settings = float(report["detection"]["green_share"]), report["settings"]
+        gamma, tokenizer = float(settings["γ"]), str(settings["tokenizer"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{path} is no report.json of `dllmark report`, or one by another version"
+        ) from None
+    alike = (key for key in keys if key.gamma == gamma and key.tokenizer.fingerprint in tokenizer)
+    if not any(alike):
+        raise MismatchError(
+            f"{path} is about gamma {gamma:g} and the tokenizer {tokenizer}, unlike the key: make "
+            "a report with this key"
+        )
+    if not share > gamma:  # nor where it is no number
+        raise InputError(
+            f"{path} found no mark: {share:.1%} of the pairs in its marked texts are green, and "
+            f"chance gives {gamma:.1%}"
+        )
+    return share
 
 
 def marked_shares(expected: ArrayLike, strength: float) -> Floats:

@@ -12,7 +12,7 @@ from dllmark.terminal import p_value
 
 ONE_TEXT = (
     "A rate of 1 % suits one text that there is a reason to ask about. Where it was found among "
-    "many, ask for a rate well below one in their number: `dllmark scan` takes 0.0001 %."
+    "many, ask for a rate well below one in their number."
 )
 
 NOT_PROVEN = {
