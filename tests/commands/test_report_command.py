@@ -100,6 +100,13 @@ def test_perplexity_is_judged_in_pairs(run, files, monkeypatch):
     assert "2.00 times the perplexity" in record["verdict"]["text"]
 
 
+def test_where_there_is_no_terminal_lines_say_how_far_it_is(run, files, monkeypatch):
+    monkeypatch.setattr("dllmark.terminal.SILENCE", 0.0)
+    result = run(*files, "--marked", "marked.jsonl")
+    assert "scoring nulls: 100 %" in result.err
+    assert "attacking: 100 %" in result.err
+
+
 def test_too_few_nulls_for_a_rate_say_what_can_be_said(run, files):
     record = run(*files, "--marked", "marked.jsonl", "--json").json
     said = [line for line in record["not_tested"] if "rate of 0.01 %" in line]

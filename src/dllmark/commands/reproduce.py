@@ -17,7 +17,7 @@ import typer
 from dllmark.commands.reproduce_adversary import make_adversary
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
-from dllmark.terminal import err, print_json, print_text
+from dllmark.terminal import err, print_json, print_text, progress_bar
 
 if TYPE_CHECKING:
     from dllmark.cluster import Engine
@@ -331,17 +331,11 @@ def _run(name: Experiment, lab: Lab, adversary: Adversary) -> Report:
 @contextmanager
 def stage_progress() -> Iterator[OnBatch]:
     """Show what is being done, how much of it is, and the time left."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
+    with progress_bar(*columns) as bar:
         task = bar.add_task("", total=None)
 
         def on_batch(name: str, done: int, total: int) -> None:

@@ -110,8 +110,8 @@ def _detection(report: Evaluation) -> str:
     return "".join([
         '<section id="detection"><h2>Detection</h2>',
         f"<p>{found.texts:,} marked texts, of {found.median_tokens:g} tokens in the median and "
-        f"{found.longest} at most, cut to their first tokens. With so many texts, an interval is "
-        f"up to {100 * (widest.high - widest.low):.0f} percentage points wide.</p>",
+        f"{found.longest} at most, cut to their first tokens. With {found.texts:,} texts an "
+        f"interval is up to {100 * (widest.high - widest.low):.0f} percentage points wide.</p>",
         _figure(
             detection_plot(found.curve, RELIABLE),
             f"Share of the marked texts found at a false-positive rate of {rate}, by length. The "

@@ -39,7 +39,8 @@ OnStage = Callable[[str, int, int], None]
 class Texts:
     """Texts of a model, marked and not, and what is known of how they were written.
 
-    `perplexity` are those of the pairs, unmarked and marked; `made` and `settings` are for people.
+    `perplexity` are those of the pairs, unmarked and marked. `why_not` says what is missing, and
+    `made` and `settings` are for people.
     """
 
     marked: list[Sample]
@@ -68,12 +69,12 @@ def written_texts(lab: Lab, dataset: Dataset, setting: Setting) -> Texts:
     numbers = list(range(len(dataset.prompts)))
     notes = lab.notes([setting])
     step = _step_time(notes, setting, lab.protocol.tokens // setting.per_step)
-    why_not = [] if step else ["The time of a step: the texts were written on several machines."]
+    why_not = [] if step else ["The time of a step: the texts were not all written alike."]
     if lab.judge is None:
         why_not.append("Perplexity: there was no judge.")
     settings = {
-        "model": lab.model, "strategy": setting.strategy, "δ": setting.delta,
-        "temperature": setting.temperature, "tokens a text": lab.protocol.tokens,
+        "model": lab.model, "sampler": "the model's own", "strategy": setting.strategy,
+        "δ": setting.delta, "temperature": setting.temperature, "tokens a text": lab.protocol.tokens,
         "tokens a step": setting.per_step, "block": lab.protocol.block,
         "texts may end early": not lab.protocol.suppress_end,
         "prompts": f"{len(numbers)}, {dataset.name}", "batch": lab.batch_size,
