@@ -249,7 +249,7 @@ def test_attacks_made_elsewhere_are_scored_too(detector, marks, plains, tmp_path
     [
         (0.0001, 0, 1000, "below 0.3 % (rule of three); 0.01 % takes 30,000"),
         (0.01, 0, 2, "no hit in 2 shows a rate below 100 %"),
-        (0.01, 1, 100, "as stated"),
+        (0.01, 1, 100, "consistent with what is stated"),
         (0.01, 0, 400, "fewer than stated"),
         (0.01, 20, 400, "more than stated"),
     ],
@@ -263,8 +263,8 @@ def test_the_rule_of_three_is_the_bound_that_it_stands_for():
     assert bound == pytest.approx(3 / 1000, rel=0.01)
 
 
-def verdict_of(shares, count, null_hits=0):
-    """The verdict on a curve of shares at 100, 200 and 300 tokens, and on 300 nulls."""
+def verdict_of(shares, count, null_hits=0, nulls=300):
+    """The verdict on a curve of shares at 100, 200 and 300 tokens, and on some nulls."""
     curve = tuple(
         RateAt(tokens, 0.01, Rate.of(round(share * count), count))
         for tokens, share in zip((100, 200, 300), shares, strict=True)
@@ -279,10 +279,10 @@ def verdict_of(shares, count, null_hits=0):
         curve,
         tuple(needed(curve, share) for share in measures.SHARES),
     )
-    nulls = Rate.of(null_hits, 300)
-    whole = (RateAt(None, 0.01, nulls),)
-    family = (measures.FamilyRate("web", nulls),)
-    alarms = measures.FalsePositives(300, 0, whole, whole, family, 1.0)
+    alarm = Rate.of(null_hits, nulls)
+    whole = (RateAt(None, 0.01, alarm),)
+    family = (measures.FamilyRate("web", alarm),)
+    alarms = measures.FalsePositives(nulls, 0, whole, whole, family, 1.0)
     attacks = [Withstood("swap", 0.1, Rate.of(1, 2), None)]
     return conclude("k", 0.01, alarms, found, NOTHING, attacks)
 
@@ -291,6 +291,7 @@ def verdict_of(shares, count, null_hits=0):
     ("shares", "count", "reliability", "said"),
     [
         ((0.5, 1, 1), 100, "reliable", "detects reliably in texts of 200 tokens or more"),
+        ((0.5, 0.95, 1), 100, "reliable", "detects reliably in texts of 300 tokens or more"),
         ((0.5, 1, 1), 12, "too few texts", "too few to call it reliable"),
         ((0.5, 0.9, 0.94), 100, "not reliable", "does not detect reliably: of texts cut to 200"),
         ((1, 1, 0.9), 100, "not reliable", "does not detect reliably"),
@@ -310,6 +311,12 @@ def test_a_mark_that_accuses_too_often_is_said_to():
     assert verdict.false_alarms == "more than stated"
     assert "accuses too often: 30 of 300 (10 %" in verdict.text
     assert verdict_of((1, 1, 1), 100).false_alarms == "as stated"
+
+
+def test_few_nulls_do_not_show_that_a_rate_is_kept():
+    verdict = verdict_of((1, 1, 1), 100, nulls=299)
+    assert verdict.false_alarms == "too few texts"
+    assert "to show the stated rate takes 300 such texts" in verdict.text
 
 
 def lines(path, rows):

@@ -22,8 +22,6 @@ from dllmark.experiments.evaluation.words import RELIABLE, can_be_said, rate_of
 
 STYLE = Path(__file__).parent / "page.css"
 
-CLASSES = {"reliable": "good", "too few texts": "", "not reliable": "bad"}
-
 RATE_HEAD = ["texts", "hits", "share", "95 % interval"]
 
 MOST_FAMILIES_SHOWN = 12
@@ -56,8 +54,9 @@ def _subtitle(report: Evaluation) -> str:
 
 
 def _verdict(report: Evaluation) -> str:
-    bad = report.verdict.false_alarms != "as stated"
-    name = "bad" if bad else CLASSES[report.verdict.reliability]
+    verdict = (report.verdict.reliability, report.verdict.false_alarms)
+    bad = verdict[0] == "not reliable" or verdict[1].endswith("more than stated")
+    name = "bad" if bad else "good" if verdict == ("reliable", "as stated") else "open"
     return (
         f'<section id="verdict" class="{name}"><h2>Verdict</h2>'
         f"<p>{escape(report.verdict.text)}</p></section>"

@@ -25,7 +25,9 @@ UNLIKELY = 0.05
 """What has a smaller chance is not put down to chance."""
 
 Reliability = Literal["reliable", "too few texts", "not reliable"]
-FalseAlarms = Literal["as stated", "more than stated", "one family more than stated"]
+FalseAlarms = Literal[
+    "as stated", "too few texts", "more than stated", "one family more than stated"
+]
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,42 @@ def conclude(
 
 def reliability_of(found: Detections) -> Reliability:
     """Return whether a mark detects reliably from some length on, as far as the texts can show."""
-    from_here = found.needed[0].tokens
-    if from_here is None:
+    if found.needed[0].tokens is None:
         return "not reliable"
-    reached = [one.found for one in found.curve if (one.tokens or 0) >= from_here]
-    return "reliable" if max(one.low for one in reached) >= ASSURED else "too few texts"
+    return "too few texts" if reliable_from(found) is None else "reliable"
+
+
+def reliable_from(found: Detections) -> int | None:
+    """Return the first length at which enough is found, there and beyond, and surely not less."""
+    start = found.needed[0].tokens
+    lengths = (
+        point.tokens
+        for point in found.curve
+        if start and point.tokens and point.tokens >= start and point.found.low >= ASSURED
+    )
+    return next(lengths, None)
 
 
 def alarms_of(nulls: FalsePositives, chosen: float) -> FalseAlarms:
-    """Return whether unmarked texts were taken for marked ones more often than stated."""
-    if rate_of(nulls.rates, None, chosen).low > chosen:
+    """Return whether unmarked texts were taken for marked ones more often than stated.
+
+    With fewer than three texts for each that the rate allows, not even no hit at all shows it.
+    """
+    rate = rate_of(nulls.rates, None, chosen)
+    if rate.low > chosen:
         return "more than stated"
-    return "one family more than stated" if nulls.worst_by_chance < UNLIKELY else "as stated"
+    if nulls.worst_by_chance < UNLIKELY:
+        return "one family more than stated"
+    return "too few texts" if rate.count < texts_for(chosen) else "as stated"
+
+
+def texts_for(nominal: float) -> int:
+    """Return how many texts without a hit show that a rate is kept, by the rule of three.
+
+    >>> texts_for(0.01)
+    300
+    """
+    return round(3 / nominal)
 
 
 def rate_of(rates: tuple[RateAt, ...], tokens: int | None, nominal: float) -> Rate:
@@ -96,7 +122,7 @@ def can_be_said(nominal: float, rate: Rate) -> str:
     >>> can_be_said(0.0001, Rate.of(0, 300))
     'too few texts: no hit in 300 shows a rate below 1 % (rule of three); 0.01 % takes 30,000'
     """
-    enough = round(3 / nominal)
+    enough = texts_for(nominal)
     if rate.hits == 0 and rate.count < enough:
         below = percent(min(1.0, 3 / rate.count))
         return (
@@ -105,7 +131,7 @@ def can_be_said(nominal: float, rate: Rate) -> str:
         )
     if rate.low > nominal:
         return "more than stated"
-    return "fewer than stated" if rate.high < nominal else "as stated"
+    return "fewer than stated" if rate.high < nominal else "consistent with what is stated"
 
 
 def _on_detection(reliability: Reliability, key_id: str, chosen: float, found: Detections) -> str:
@@ -114,13 +140,12 @@ def _on_detection(reliability: Reliability, key_id: str, chosen: float, found: D
     seen = f"of texts cut to {at.tokens} tokens it found {of(at.found)}"
     if reliability == "not reliable":
         return f"{mark} does not detect reliably: {seen}."
-    start = found.needed[0].tokens
     if reliability == "too few texts":
         return (
-            f"{mark} found at least {percent(RELIABLE)} of these texts from {start} tokens on, but "
-            f"they are too few to call it reliable: {seen}."
+            f"{mark} found at least {percent(RELIABLE)} of these texts from "
+            f"{found.needed[0].tokens} tokens on, but they are too few to call it reliable: {seen}."
         )
-    return f"{mark} detects reliably in texts of {start} tokens or more: {seen}."
+    return f"{mark} detects reliably in texts of {reliable_from(found)} tokens or more: {seen}."
 
 
 def _reference(found: Detections) -> RateAt:
@@ -135,6 +160,8 @@ def _on_alarms(alarms: FalseAlarms, chosen: float, nulls: FalsePositives) -> str
     sentence = f"Of the unmarked texts it took {seen} for marked ones"
     if alarms == "as stated":
         return f"{sentence}, no more than stated as far as so many texts can show."
+    if alarms == "too few texts":
+        return f"{sentence}; to show the stated rate takes {texts_for(chosen):,} such texts."
     worst = nulls.families[0]
     return f"{sentence}, but of the family “{worst.family}” {of(worst.found)}, more than stated."
 
@@ -186,7 +213,7 @@ def not_tested(
     lines += [
         f"A false-positive rate of {percent(one.nominal)}: {can_be_said(one.nominal, one.found)}."
         for one in nulls.rates
-        if one.tokens is None and one.found.hits == 0 and 3 / one.nominal > one.found.count
+        if one.tokens is None and one.found.hits == 0 and one.found.count < texts_for(one.nominal)
     ]
     if len([one for one in nulls.families if one.family != OWN]) == 1:
         lines.append("Other families of unmarked texts: all nulls are of one family.")
