@@ -1,4 +1,4 @@
-"""What a detection says in words: the strength of its evidence, and a statement for a file."""
+"""What a detection says in a few words: the verdict, and how strong the evidence is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Strength = Literal["weak", "clear", "overwhelming"]
 CLEAR, OVERWHELMING = 1e-4, 1e-10
 """The largest p-values that are called so.
 
-Below the first, even a hundred texts tested have less than 1 % of one such hit by chance; below the
-second, a hundred million have.
+Among a hundred unmarked texts the chance of one hit up to the first is less than 1 %, and among a
+hundred million that of one up to the second.
 """
 
 UNCLEAR = "marked, payload unclear"
@@ -48,7 +48,7 @@ def conclusion(detection: Detection) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent, in three digits: a large one is never rounded up to certainty.
+    """Return a share in percent, in three digits.
 
     >>> percent(0.01), percent(1e-6), percent(0.5387), percent(0.999)
     ('1 %', '0.0001 %', '53.9 %', '99.9 %')
