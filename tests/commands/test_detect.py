@@ -286,4 +286,4 @@ def test_the_statement_of_a_payload_names_it(run, key, key_file, tokenizer):
     text = marked_text(dllmark.Payloads(8).key(key, 77), tokenizer)
     options = ["--payload", "--payload-bits", 8, "--statement"]
     said = run("detect", "--key", key_file, *options, stdin=text).out
-    assert "Payload: 77." in said and "best of 256 keys" in said
+    assert "Payload: 77." in said and "best of 256 payloads" in said

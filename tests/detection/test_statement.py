@@ -49,7 +49,7 @@ def test_a_hit_says_its_figures_and_what_it_does_not_prove(key, tokenizer):
     said = statement(found, "customer-17")
     assert said.startswith(f"Finding: the text is consistent with the watermark of key {key.id}, c")
     assert f"of {found.pairs} distinct pairs" in said and f"{found.green} are green" in said
-    assert "at a rate of 1 %" in said and "keys tried 1," in said
+    assert "at a rate of 1 %" in said and "Figures: 1 key tried, best key" in said
     for limit in ("who wrote", "quotation", "forged", "is true", "not the probability"):
         assert limit in said
 
@@ -60,7 +60,7 @@ def test_a_miss_says_how_likely_a_find_was_and_what_it_does_not_prove(key, token
     assert said.startswith(f"Finding: no watermark of key {key.id}, customer-17 was detected.")
     assert "99.9 % would be called watermarked at the rate of 1 %" in said
     assert "which is assumed, not measured" in said
-    assert "does not prove that a person wrote the text" in said
+    assert "does not prove: that a person wrote the text" in said
     measured = Detector(key, tokenizer, marked_share=0.6).detect(plain)
     assert "as was measured" in statement(measured)
 
@@ -94,7 +94,7 @@ def test_a_payload_is_named_or_said_to_be_unclear(key, tokenizer, plain):
     named, unclear, none = (statement(detector.detect(t)) for t in (acme, acme + globex, plain))
     assert "Payload: acme. The probability that another payload" in named
     assert "Payload: unclear." in unclear
-    assert "Payload" not in none and "the 3 keys that were tried" in none
+    assert "Payload" not in none and "the 3 payloads that were tried" in none
 
 
 def test_rounding_never_turns_a_miss_into_certainty(key, tokenizer):

@@ -17,19 +17,19 @@ ONE_TEXT = (
 
 NOT_PROVEN = {
     Verdict.WATERMARKED: (
-        "It does not prove who wrote, used or published the text; that all of it is marked, since "
-        "a quotation carries its mark along; that its wording was not changed; that nobody forged "
-        "the mark; or that anything it says is true. The p-value is not the probability that the "
-        "text is unmarked: that also depends on how many of the texts examined are marked."
+        "who wrote, used or published the text; that all of it is marked, since a quotation "
+        "carries its mark along; that its wording was not changed; that nobody forged the mark; "
+        "that anything it says is true. The p-value is not the probability that the text is "
+        "unmarked: that also depends on how many of the texts examined are marked."
     ),
     Verdict.NOT_DETECTED: (
-        "It does not prove that a person wrote the text. Text that was edited, paraphrased or "
-        "translated, that is very predictable, that another key marked, or that a model wrote "
-        "without a mark gives the same finding."
+        "that a person wrote the text. Text that was edited, paraphrased or translated, that is "
+        "very predictable, that another key marked, or that a model wrote without a mark gives the "
+        "same finding."
     ),
     Verdict.TOO_SHORT: (
-        "It is a sign neither of a mark nor of its absence, and says nothing about who wrote the "
-        "text."
+        "anything. It is a sign neither of a mark nor of its absence, and says nothing about who "
+        "wrote the text."
     ),
 }
 
@@ -47,9 +47,9 @@ def statement(detection: Detection, label: str | None = None) -> str:
         parts.append(_power(detection))
     parts.append("What this does not prove: " + NOT_PROVEN[detection.verdict])
     parts.append(
-        f"Key {detection.key_id}, scheme {detection.scheme}, gamma {detection.gamma:g}, "
-        f"{detection.scoring} pairs, rate {percent(detection.fpr)}, keys tried "
-        f"{detection.keys_tried:,}, p-value {p_value(detection.p_value)}, z {detection.z:.2f}."
+        f"Figures: {_tried(detection)} tried, best key {detection.key_id}, scheme "
+        f"{detection.scheme}, gamma {detection.gamma:g}, {detection.scoring} pairs, rate "
+        f"{percent(detection.fpr)}, p-value {p_value(detection.p_value)}, z {detection.z:.2f}."
     )
     return "\n".join(part for part in parts if part)
 
@@ -64,7 +64,7 @@ def _finding(detection: Detection, label: str | None) -> str:
             f"{detection.strength}."
         )
     if detection.keys_tried > 1:
-        return f"no watermark of the {detection.keys_tried:,} keys that were tried was detected."
+        return f"no watermark of the {_tried(detection)} that were tried was detected."
     return f"no watermark of {key} was detected."
 
 
@@ -74,16 +74,22 @@ def _counts(detection: Detection) -> str:
     tried = ""
     if detection.keys_tried > 1:
         tried = (
-            f" under the best of {detection.keys_tried:,} keys, all of which were tried: this is "
-            "taken into account"
+            f" under the best of {_tried(detection)}, all of which were tried: this is taken into "
+            "account"
         )
     pairs = f"{detection.pairs:,} {'distinct ' * (detection.scoring == 'unique')}pairs"
     return (
         f"Counted: of {pairs} of neighbouring tokens (words or parts of words), "
         f"{detection.green:,} are green, which is {percent(detection.green_fraction)}. Without the "
         f"mark {percent(detection.expected)} are expected. By chance alone, "
-        f"{_frequency(detection.p_value)} of unmarked texts would have as many or more{tried}."
+        f"{_frequency(detection.p_value)} unmarked texts would have as many or more{tried}."
     )
+
+
+def _tried(detection: Detection) -> str:
+    tried = detection.keys_tried
+    what = "payload" if hasattr(detection, "payload") else "key"
+    return f"{tried:,} {what}{'s' * (tried > 1)}"
 
 
 def _strength(detection: Detection) -> str:
