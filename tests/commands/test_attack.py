@@ -126,6 +126,10 @@ REFUSED = {
         ["paraphrase", "in.jsonl", "-o", "x", "--endpoint", "ftp://h", "--model", "m"],
         "starts with http",
     ),
+    "a timeout": (
+        ["paraphrase", "in.jsonl", "-ox", "--endpoint=http://h", "--model=m", "--timeout=0"],
+        "the timeout is a number of seconds above 0; got 0.0",
+    ),
     "a diversity": (
         ["dipper", "in.jsonl", "-o", "x", "--model", "no", "--lexical", "15"],
         "lexical diversity is 0, 20, 40, 60, 80 or 100; got 15",

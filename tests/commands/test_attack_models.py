@@ -8,6 +8,7 @@ from chat_server import send
 from checkpoints import dream_config, llada2_config, llada_config, sdar_config, write_checkpoint
 from small_wordnet import SYNONYMS, write_wordnet
 
+from dllmark.attacks.endpoint import Endpoint
 from dllmark.models import loading
 from dllmark.relation.tokenizer import load_tokenizer
 
@@ -196,6 +197,18 @@ def test_no_round_starts_from_texts_that_are_missing(wash, chat_server, tmp_path
 
 def test_a_chain_has_one_round_at_least(wash, chat_server):
     assert (wash("--times", "0").status, chat_server.texts) == (2, [])
+
+
+def test_an_answer_is_waited_for_as_long_as_told(wash, monkeypatch):
+    waited = []
+
+    def paraphrase(self, texts, concurrency):
+        waited.append(self.timeout)
+        return enumerate(texts)
+
+    monkeypatch.setattr(Endpoint, "paraphrase", paraphrase)
+    assert wash("--timeout", "900").status == 0
+    assert waited == [900.0]
 
 
 def test_words_become_synonyms_of_the_wordnet_named(run, tmp_path):

@@ -94,6 +94,8 @@ class Endpoint:
             raise EndpointError("the API key holds a line end or another character keys never have")
         if self.max_requests < 1:
             raise EndpointError(f"at least 1 request is needed; got {self.max_requests}")
+        if not 0 < self.timeout < float("inf"):
+            raise EndpointError(f"the timeout is a number of seconds above 0; got {self.timeout}")
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self.requests = 0

@@ -44,6 +44,9 @@ def paraphrase_command(
         int, typer.Option(help="Stop after so many requests, repeated ones included.")
     ] = 1000,
     concurrency: Annotated[int, typer.Option(help="Requests under way at a time.")] = 8,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for an answer; a model on a CPU may need more.")
+    ] = 120.0,
     times: Annotated[
         int, typer.Option(help="Paraphrase each text so many times in a row.", min=1)
     ] = 1,
@@ -58,7 +61,8 @@ def paraphrase_command(
     """
     from dllmark.attacks.endpoint import Endpoint
 
-    server = Endpoint(endpoint, model, max_requests, api_key=os.environ.get(API_KEY) or None)
+    api_key = os.environ.get(API_KEY) or None
+    server = Endpoint(endpoint, model, max_requests, api_key=api_key, timeout=timeout)
 
     def answers(records: list[Record]) -> Iterator[tuple[int, str | GivenUp]]:
         return server.paraphrase((record.text for record in records), concurrency)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 20_000
 """To the endpoint in one run; the next goes on."""
 
+PATIENCE = 600.0
+"""Seconds to wait for an answer: many texts are asked for, maybe of a model on a CPU."""
+
 
 def make_adversary(
     load: Callable[[], Model],
@@ -46,7 +49,8 @@ def _by_endpoint(url: str, model: str) -> Paraphraser:
     from dllmark.attacks.endpoint import Endpoint
     from dllmark.experiments.specs import Paraphraser
 
-    server = Endpoint(url, model, MOST_REQUESTS, api_key=os.environ.get(API_KEY) or None)
+    api_key = os.environ.get(API_KEY) or None
+    server = Endpoint(url, model, MOST_REQUESTS, api_key=api_key, timeout=PATIENCE)
     return Paraphraser(
         {"name": "paraphrase", "model": model},
         lambda records: server.paraphrase(record.text for record in records),
