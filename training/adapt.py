@@ -33,16 +33,35 @@ from pretrained import export, numbers, weights
 from quantise import in_few_bits
 from train import corrupt, schedule, weighed
 
-BATCH = {
+Counts = dict[int, dict[str, int]]
+
+BATCH: Counts = {
+    192: {"chats": 112, "teacher": 16},
+    288: {"chats": 88, "teacher": 16, "wikipedia": 24, "standardebooks": 8},
+    512: {"chats": 12, "wikipedia": 12, "standardebooks": 8, "usgov": 8},
+}
+"""Rows of each corpus in a step, by their length in tokens.
+
+Few chats end within 192 tokens, half within 288, all within 512: the model must not take the end of
+the canvas for the end of the text.
+"""
+
+HELD_OUT: Counts = {
     352: {"chats": 132, "teacher": 28},
     512: {"chats": 14, "wikipedia": 34, "standardebooks": 16, "usgov": 8},
 }
-"""Rows of each corpus in a step, by their length in tokens. Most chats have less than 352."""
+"""The same for the rows that the bound is measured on. Most chats have less than 352 tokens."""
 
 ROWS = sum(sum(counts.values()) for counts in BATCH.values())
 
 CLEAN_PROMPT, CLEAN_PREFIX = 0.7, 0.3
 """The share of rows whose prompt is never masked, and of those whose beginning is not."""
+
+IN_BLOCKS, BLOCK = 0.4, 32
+"""The share of rows masked as LLaDA's sampler sees a text, and the tokens of its block."""
+
+BLOCK_WEIGHT, LATER_WEIGHT = 3.0, 0.2
+"""What tokens of the block weigh in such a row (over the share masked), and what follows it."""
 
 PADDING = 0.05
 """What the ends of text that fill a row up weigh in the loss."""
@@ -72,15 +91,16 @@ class Data:
     """The packed corpora of a folder, those of them that are there."""
 
     def __init__(self, folder: Path, end: int, device: str, split: str = "") -> None:
-        names = {name for counts in BATCH.values() for name in counts}
+        names = {name for counts in (*BATCH.values(), *HELD_OUT.values()) for name in counts}
         there = [name for name in names if (folder / f"{name}{split}.rows.npy").exists()]
         self.corpora = {name: Rows(folder, f"{name}{split}", end, device) for name in there}
 
     def draw(
-        self, length: int, scale: float, random: torch.Generator, only: str | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self, length: int, scale: float, random: torch.Generator, only: str | None = None,
+        mix: Counts = BATCH,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return rows [N, length] and their sizes [N, 2], in the proportions of a step."""
-        counts = {name: math.ceil(count * scale) for name, count in BATCH[length].items()}
+        counts = {name: math.ceil(count * scale) for name, count in mix[length].items()}
         parts = [
             self.corpora[name].draw(count, length, random)
             for name, count in counts.items()
@@ -99,8 +119,33 @@ def spoil(
     noisy, weight = corrupt(
         tokens, random, prefixes=CLEAN_PREFIX, lowest=0.02, clean=clean, mask=mask
     )
+    draws = torch.rand(size.shape, generator=random, device=tokens.device)
+    seen, weight_seen = as_sampled(tokens, size, prompt, random, mask)
+    noisy = torch.where(draws < IN_BLOCKS, seen, noisy)
+    weight = torch.where(draws < IN_BLOCKS, weight_seen, weight)
     padding = torch.arange(tokens.shape[1], device=tokens.device) >= size
     return noisy, torch.where(padding, PADDING * weight, weight)
+
+
+def as_sampled(
+    tokens: Tensor, size: Tensor, prompt: Tensor, random: torch.Generator, mask: int
+) -> tuple[Tensor, Tensor]:
+    """Return rows as a sampler that writes in blocks sees them, and the weights of their tokens.
+
+    All is there before the block, a part of the block, and nothing after it: text masked evenly is
+    never like that.
+    """
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+
+    def uniform(width: int = 1) -> Tensor:
+        return torch.rand(len(tokens), width, generator=random, device=tokens.device)
+
+    start = prompt + (uniform() * (size - prompt)).long()
+    share = 0.1 + 0.9 * uniform()
+    block, later = (place >= start) & (place < start + BLOCK), place >= start + BLOCK
+    hidden = block & (uniform(tokens.shape[1]) < share)
+    weight = torch.where(hidden, BLOCK_WEIGHT / share, LATER_WEIGHT * later)
+    return torch.where(hidden | later, mask, tokens), weight
 
 
 @torch.no_grad()
@@ -115,10 +160,10 @@ def held_out(
     device = model.embedding.weight.device
     random = torch.Generator(device).manual_seed(1)
     nats, tokens_seen, bytes_seen = 0.0, 0, 0
-    scale = min(0.5, rows / ROWS)
+    scale = min(0.5, rows / sum(sum(counts.values()) for counts in HELD_OUT.values()))
     while rows > 0:
-        for length in (352,) if only else BATCH:
-            tokens, sizes = data.draw(length, scale, random, only)
+        for length in (352,) if only else HELD_OUT:
+            tokens, sizes = data.draw(length, scale, random, only, HELD_OUT)
             size, prompt = sizes[:, :1], sizes[:, 1:]
             known = prompt if clean else torch.zeros_like(prompt)
             noisy, weight = corrupt(

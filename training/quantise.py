@@ -1,29 +1,28 @@
 """Weights in few bits: groups of 32 that share a scale, and training with them in the loop.
 
-A group is stored as whole numbers of `BITS` bits times one scale in float16, which is chosen so
+A group is stored as whole numbers of `BITS` bits times one scale in bfloat16, which is chosen so
 that the group's largest weight is met exactly. Training computes with the rounded weights and moves
 the exact ones by the gradient found there (the straight-through estimator).
 
-Usage: python training/quantise.py pack run/model --out model.xz
-       python training/quantise.py unpack model.xz --out run/model
+Usage: python training/quantise.py pack run/model --out model.safetensors
+       python training/quantise.py unpack model.safetensors --out run/model
 """
 
 from __future__ import annotations
 
 import argparse
-import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import load, load_file, save, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dllmark.models.few_bits import GROUP, SCALE, expanded
 from dllmark.models.transformer import Transformer
 
-GROUP = 32
 BITS = {"blocks": 4, "embedding": 8}
 """Bits of a weight, in the matrices of the blocks and in the table of tokens."""
 
@@ -34,7 +33,7 @@ def steps_and_scale(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     groups = weight.unflatten(-1, (-1, GROUP))
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
     largest = torch.where(-low > high, low, high)
-    scale = (largest / -most).half().float()
+    scale = (largest / -most).bfloat16().float()
     steps = (groups / torch.where(scale == 0, 1.0, scale)).round().clamp(-most, most - 1)
     return steps, scale
 
@@ -74,26 +73,31 @@ def in_few_bits(model: Transformer) -> Iterator[None]:
 
 
 def pack(folder: Path, path: Path) -> None:
-    """Write a model's weights in few bits to one file, which xz makes as small as they are."""
+    """Write a model's weights in few bits, as `dllmark.models.few_bits` reads them."""
     parts: dict[str, Tensor] = {}
     for name, weight in load_file(folder / "model.safetensors").items():
-        if weight.ndim == 2:
-            bits = BITS["embedding" if "embed" in name else "blocks"]
-            steps, scale = steps_and_scale(weight.float(), bits)
-            parts |= {f"{name}/steps": steps.to(torch.int8), f"{name}/scale": scale.half()}
-        else:
-            parts[name] = weight
-    path.write_bytes(lzma.compress(save(parts)))
+        if weight.ndim != 2:
+            parts[name] = weight.bfloat16()
+            continue
+        bits = BITS["embedding" if "embed" in name else "blocks"]
+        steps, scale = steps_and_scale(weight.float(), bits)
+        parts[name] = packed(steps.flatten(-2).to(torch.int8), bits)
+        parts[f"{name}{SCALE}"] = scale.squeeze(-1).bfloat16()
+    save_file(parts, path)
+
+
+def packed(steps: Tensor, bits: int) -> Tensor:
+    """Return steps of 4 bits two in a byte, the first in the lower half; others as they are."""
+    if bits != 4:
+        return steps
+    raised = (steps + 8).to(torch.uint8)
+    return raised[:, 1::2] << 4 | raised[:, ::2]
 
 
 def unpack(path: Path, folder: Path) -> None:
     """Write the weights of such a file as a model has them, in float32."""
-    parts = load(lzma.decompress(path.read_bytes()))
-    weights = {name: part.float() for name, part in parts.items() if "/" not in name}
-    for name in (name.removesuffix("/steps") for name in parts if name.endswith("/steps")):
-        weights[name] = (parts[f"{name}/steps"] * parts[f"{name}/scale"].float()).flatten(-2)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / "model.safetensors")
+    save_file(expanded(load_file(path), torch.float32), folder / "model.safetensors")
 
 
 def main() -> None:

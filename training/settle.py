@@ -2,10 +2,8 @@
 
 Usage: python training/settle.py packed/ --start run/model --out settled/ --seconds 150
 
-As unloop.py does, on texts of 512 tokens: the model writes, and what it copied from its own text
-becomes less likely in the state it was chosen in, while training goes on beside it. Writes a folder
-that the Dream loader reads, and log.jsonl in it. Between the old and the new weights (mix.py) lies
-the best place.
+The model writes texts of 512 tokens and learns from them (feedback.py), while training goes on
+beside it. Writes a folder that the Dream loader reads, and log.jsonl in it.
 """
 
 from __future__ import annotations
@@ -35,13 +33,14 @@ from adapt import (
 )
 from dllmark.models.loading import Model, load_model
 from dllmark.models.transformer import Transformer
+from dllmark.quality.perplexity import load_judge
 from dllmark.quality.repetition import repeated_ngrams
 from dllmark.sampling.settings import Llada
+from feedback import Texts, copied, costs, feedback, surprise
 from pretrained import export
 from quantise import in_few_bits
 from train import bound
 from tuning import write
-from unloop import Texts, unlikelihood
 
 FIRST = 17
 """The first ordinary token of SmolLM2's tokenizer."""
@@ -52,14 +51,14 @@ NATURAL = 0.3
 PROMPT, LENGTH, BLOCK = 32, 512, 32
 """Tokens of a prompt, tokens of a text with it, tokens of a block."""
 
-TEXTS, READ = 96, 72
+TEXTS, READ = 256, 64
 """Texts written at a time, and how many of them a step learns from."""
 
-WRITE_EVERY, KEEP = 25, 3
+WRITE_EVERY, KEEP = 20, 3
 """Steps from one batch of texts to the next, batches in use."""
 
-WAYS = ((0.8, 1.0, 2), (0.0, 1.0, 2), (0.8, 0.9, 4))
-"""Temperature, top_p and tokens a step of one batch of texts after the other."""
+WAYS = ((0.8, 2), (0.0, 2), (0.8, 4), (0.0, 1), (0.8, 2), (0.0, 2))
+"""Temperature and tokens a step of one batch of texts after the other."""
 
 DEGENERATE = 0.2
 """A text is degenerate when more of its 4-grams stood in it before."""
@@ -86,7 +85,10 @@ class Settling:
         self.random = torch.Generator(self.device).manual_seed(0)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
         self.tuned = optimizer(self.model, self.rate)
-        self.out, self.weight = arguments.out, arguments.weight
+        self.judge = load_judge()
+        if self.device == "cuda":
+            self.judge.model.to(torch.bfloat16)
+        self.out, self.weight = arguments.out, (arguments.copies, arguments.costs)
         self.out.mkdir(parents=True, exist_ok=True)
         self.texts: deque[Texts] = deque(maxlen=KEEP)
         self.step, self.start = 0, time.monotonic()
@@ -94,44 +96,45 @@ class Settling:
     def write(self) -> None:
         """Let the model write a batch of texts, as it will be in few bits."""
         number = self.step // WRITE_EVERY
-        temperature, top_p, pace = WAYS[number % len(WAYS)]
+        temperature, pace = WAYS[number % len(WAYS)]
         with in_few_bits(self.model):
             self.pen.transformer.load_state_dict(self.model.state_dict())
         scale = TEXTS / ROWS if self.device == "cuda" else 0.01
         prompts = torch.cat([self.data.draw(length, scale, self.random)[0][:, :PROMPT]
                              for length in BATCH])  # fmt: skip
-        sampler = Llada((LENGTH - PROMPT) // pace, BLOCK, temperature, top_p, suppress_end=True,
+        sampler = Llada((LENGTH - PROMPT) // pace, BLOCK, temperature, suppress_end=True,
                         cache="block")  # fmt: skip
         tokens, written = write(self.pen, prompts, LENGTH, sampler, number)
-        self.texts.append(Texts(tokens, written, sampler.steps))
+        known = surprise(self.judge, tokens, self.model.config.vocab_size)
+        everywhere = torch.ones_like(tokens, dtype=torch.bool)
+        copies = torch.cat([copied(*part) for part in zip(tokens.split(64), everywhere.split(64))])
+        price = costs(known, copies)
+        self.texts.append(Texts(tokens, written, sampler.steps, price))
         shares = [repeated_ngrams(row, 4) for row in tokens[:, PROMPT:].tolist()]
         degenerate = sum(share > DEGENERATE for share in shares) / len(shares)
         self.note(
-            temperature=temperature, top_p=top_p, tokens_a_step=pace,
-            repeated=sum(shares) / len(shares), degenerate=degenerate,
+            temperature=temperature, tokens_a_step=pace, repeated=sum(shares) / len(shares),
+            degenerate=degenerate, surprise=known[:, PROMPT:].mean().item(),
+            cost=price[:, PROMPT:].mean().item(),
         )  # fmt: skip
 
-    def losses(self) -> tuple[Tensor, Tensor]:
-        """Return the loss of ordinary training, and that of what was copied; both are learned."""
-        plain = torch.zeros((), device=self.device)
-        for length in BATCH:
-            tokens, sizes = self.data.draw(length, self.scale, self.random)
-            noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
-            with autocast(self.device):
-                loss = bound(self.model, tokens, noisy, weight) / len(BATCH)
-            loss.backward()
-            plain += loss.detach()
-        texts = self.texts[self.step % len(self.texts)]
-        rows = torch.randperm(len(texts.tokens), generator=self.random, device=self.device)[:READ]
-        some = Texts(texts.tokens[rows], texts.written[rows], texts.steps)
+    def losses(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the losses of ordinary training, of copies and of costs; all are learned."""
+        length = list(BATCH)[self.step % len(BATCH)]
+        tokens, sizes = self.data.draw(length, self.scale, self.random)
+        noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
         with autocast(self.device):
-            copies = unlikelihood(
+            plain = bound(self.model, tokens, noisy, weight)
+        plain.backward()
+        some = self.texts[self.step % len(self.texts)].some(READ, self.random)
+        with autocast(self.device):
+            copies, excess = feedback(
                 self.model, some, self.random, mask=self.reader.mask, first=FIRST, natural=NATURAL
             )
-        (self.weight * copies).backward()
-        return plain, copies.detach()
+        (self.weight[0] * copies + self.weight[1] * excess).backward()
+        return plain.detach(), copies.detach(), excess.detach()
 
-    def learn(self, done: float) -> tuple[Tensor, Tensor]:
+    def learn(self, done: float) -> tuple[Tensor, Tensor, Tensor]:
         """Take one step at that share of the time."""
         with in_few_bits(self.model):
             found = self.losses()
@@ -160,14 +163,19 @@ class Settling:
 
 
 def settle(run: Settling, seconds: float) -> None:
-    """Train for so many seconds, writing included."""
+    """Train for so many seconds, writing included; the first steps compile, and do not count."""
+    with flash(run.device):
+        run.write()
+        for _ in BATCH:
+            run.learn(0.0)
+    run.start = time.monotonic()
     while (done := (time.monotonic() - run.start) / seconds) < 1:
         if run.step % WRITE_EVERY == 0:
             run.write()
         with flash(run.device):
-            plain, copies = run.learn(done)
+            plain, copies, excess = run.learn(done)
         if run.step % 10 == 0:
-            run.note(loss=plain.item(), copies=copies.item())
+            run.note(loss=plain.item(), copies=copies.item(), excess=excess.item())
             if not plain.isfinite():
                 raise SystemExit("the loss is no number: stopped, nothing written")
     with flash(run.device):
@@ -183,7 +191,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--batch", type=int, default=ROWS)
     parser.add_argument("--rate", type=float, default=2e-4)
-    parser.add_argument("--weight", type=float, default=1.0, help="of the loss of copies")
+    parser.add_argument("--copies", type=float, default=0.3, help="weight of the loss of copies")
+    parser.add_argument("--costs", type=float, default=0.1, help="weight of the loss of costs")
     arguments = parser.parse_args()
     settle(Settling(arguments), arguments.seconds)
 

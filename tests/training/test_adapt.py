@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -19,8 +21,12 @@ pytest.importorskip("gguf")
 
 import adapt  # noqa: E402
 import documents  # noqa: E402
+import feedback  # noqa: E402
 import pretrained  # noqa: E402
+import settle  # noqa: E402
 from dllmark import load_model  # noqa: E402
+from dllmark.models.transformer import Config, Transformer  # noqa: E402
+from dllmark.quality.perplexity import Judge  # noqa: E402
 from quantise import in_few_bits, pack, rounded, unpack  # noqa: E402
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo>", "<file>", "<issue>"]
@@ -143,6 +149,82 @@ def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch
     assert onward.step == 1
     model = load_model(str(tmp_path / "run" / "model"), device="cpu")
     assert (model.family.name, model.mask_id, model.end_ids) == ("Dream", 3, (0, 2))
+    monkeypatch.setattr(settle, "load_judge", lambda: a_causal_judge(384))
+    monkeypatch.setattr(settle, "LENGTH", 64)
+    options.copies, options.costs, options.rate = 0.3, 0.1, 1e-3
+    settle.settle(settle.Settling(options), seconds=0.01)
+    again = load_model(str(tmp_path / "next"), device="cpu")
+    assert not torch.equal(
+        again.transformer.blocks[0].gate.weight, model.transformer.blocks[0].gate.weight
+    )
+    lines = (tmp_path / "next" / "log.jsonl").read_text().splitlines()
+    log = [json.loads(line) for line in lines]
+    assert log[0]["degenerate"] >= 0
+    assert log[-1]["name"] == "mixed"
+
+
+def a_causal_judge(vocabulary):
+    """A model of transformers that finds every token as likely as its embedding happens to say."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=vocabulary + 5, hidden_size=16, intermediate_size=16,
+                         num_hidden_layers=1, num_attention_heads=2)  # fmt: skip
+    return Judge("tiny", None, LlamaForCausalLM(config).eval())
+
+
+@torch.no_grad()
+def test_surprise_is_that_of_a_causal_model_over_the_tokens_both_know():
+    judge = a_causal_judge(20)
+    tokens = torch.arange(12).reshape(2, 6)
+    found = feedback.surprise(judge, tokens, 20)
+    logits = judge.model(input_ids=tokens[:, :4]).logits[:, -1, :20]
+    assert torch.allclose(found[:, 4], -logits.log_softmax(-1).gather(1, tokens[:, 4:5])[:, 0])
+    assert not found[:, 0].any()
+
+
+@pytest.mark.parametrize("learned", ["copies", "costs"])
+def test_copies_become_less_likely_and_cheap_tokens_likelier(learned):
+    torch.manual_seed(0)
+    model = Transformer(Config(vocab_size=24, width=32, layers=1, heads=2, kv_heads=2,
+                               mlp_width=32, max_length=64))  # fmt: skip
+    tokens = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7, 8, 10, 11, 12]])
+    written = torch.arange(-1, 11).clamp(min=0)[None]
+    dear = torch.zeros(1, 12).index_fill(1, torch.tensor([10]), 3.0)
+    texts = feedback.Texts(tokens, written, 11, dear)
+
+    def likely():
+        with torch.no_grad():
+            state = torch.where(torch.arange(12) < 6, tokens, 3)
+            return model(state).softmax(-1)[0].gather(1, tokens[0, :, None])[:, 0]
+
+    before, random = likely(), torch.Generator().manual_seed(0)
+    moved = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(60):
+        copies, costs = feedback.feedback(model, texts, random, mask=3, first=4, natural=0.1)
+        (copies if learned == "copies" else costs).backward()
+        moved.step()
+        moved.zero_grad()
+    change = likely() / before
+    if learned == "copies":
+        assert (change[6:9] < 1).all()
+    else:
+        assert change[11] > 1 > change[10]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_a_row_masked_as_sampled_is_whole_before_its_block_and_empty_after_it(seed):
+    random = torch.Generator().manual_seed(seed)
+    tokens = torch.arange(100, 196).repeat(5, 1)
+    size, prompt = torch.full((5, 1), 90), torch.full((5, 1), 10)
+    noisy, weight = adapt.as_sampled(tokens, size, prompt, random, 3)
+    assert torch.equal(noisy == 3, weight > 0)
+    later = weight == np.float32(adapt.LATER_WEIGHT)
+    for row in range(5):
+        start = 96 - int(later[row].sum()) - adapt.BLOCK
+        assert not weight[row, : max(start, 10)].any()
+        assert later[row, start + adapt.BLOCK :].all()
 
 
 def test_packed_weights_are_the_rounded_ones_in_few_bytes(tmp_path):
@@ -150,13 +232,13 @@ def test_packed_weights_are_the_rounded_ones_in_few_bytes(tmp_path):
     weights = {"model.embed_tokens.weight": torch.randn(96, 64), "norm": torch.randn(64)}
     weights["model.layers.0.up"] = torch.randn(512, 512)
     save_file(weights, tmp_path / "model.safetensors")
-    pack(tmp_path, tmp_path / "packed.xz")
-    unpack(tmp_path / "packed.xz", tmp_path / "again")
+    pack(tmp_path, tmp_path / "packed.safetensors")
+    unpack(tmp_path / "packed.safetensors", tmp_path / "again")
     again = load_file(tmp_path / "again" / "model.safetensors")
     assert again.keys() == weights.keys()
-    assert torch.equal(again["norm"], weights["norm"])
+    assert torch.equal(again["norm"], weights["norm"].bfloat16().float())
     assert torch.equal(
         again["model.embed_tokens.weight"], rounded(weights["model.embed_tokens.weight"], 8)
     )
     assert torch.equal(again["model.layers.0.up"], rounded(weights["model.layers.0.up"], 4))
-    assert (tmp_path / "packed.xz").stat().st_size < (512 * 512 * 5 + 96 * 64 * 10) / 8
+    assert (tmp_path / "packed.safetensors").stat().st_size < (512 * 512 * 5 + 96 * 64 * 10) / 8
