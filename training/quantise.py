@@ -97,7 +97,13 @@ def packed(steps: Tensor, bits: int) -> Tensor:
 def unpack(path: Path, folder: Path) -> None:
     """Write the weights of such a file as a model has them, in float32."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(expanded(load_file(path), torch.float32), folder / "model.safetensors")
+    stored = load_file(path)
+    weights = {
+        name: expanded(part, stored[name + SCALE]) if name + SCALE in stored else part.float()
+        for name, part in stored.items()
+        if not name.endswith(SCALE)
+    }
+    save_file(weights, folder / "model.safetensors")
 
 
 def main() -> None:

@@ -107,7 +107,8 @@ class Settling:
         tokens, written = write(self.pen, prompts, LENGTH, sampler, number)
         known = surprise(self.judge, tokens, self.model.config.vocab_size)
         everywhere = torch.ones_like(tokens, dtype=torch.bool)
-        copies = torch.cat([copied(*part) for part in zip(tokens.split(64), everywhere.split(64))])
+        halves = zip(tokens.split(64), everywhere.split(64), strict=True)
+        copies = torch.cat([copied(*part) for part in halves])
         price = costs(known, copies)
         self.texts.append(Texts(tokens, written, sampler.steps, price))
         shares = [repeated_ngrams(row, 4) for row in tokens[:, PROMPT:].tolist()]

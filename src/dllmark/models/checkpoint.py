@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dllmark.errors import ModelError
+from dllmark.models import few_bits
 from dllmark.models.families import Family
 from dllmark.models.transformer import Config, Transformer
 
@@ -48,9 +49,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_transformer(
-    folder: Path, family: Family, config: Config, device: torch.device, dtype: torch.dtype
+    folder: Path,
+    family: Family,
+    config: Config,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    kernels: bool = False,
 ) -> Transformer:
-    """Return the transformer with the weights of a folder; they are checked before any is read."""
+    """Return the transformer with the weights of a folder; they are checked before any is read.
+
+    With `kernels`, matrices of 4 bits stay so (`few_bits.FewBitsLinear`).
+    """
     with torch.device("meta"):
         transformer = Transformer(config)
     places = _places(family, config)
@@ -61,10 +71,25 @@ def read_transformer(
             part.pop(family.names["head.weight"], None)
     given = {name: shape for part in shapes.values() for name, shape in part.items()}
     _check_tensors(folder, family, given, expected)
+    in_few_bits: list[tuple[str, Tensor, Tensor]] = []
     for path, names in shapes.items():
         with _open(path, device) as tensors:
+            scaled = set(tensors.keys())
             for name in names:
-                _assign(transformer, places[name], tensors.get_tensor(name).to(dtype))
+                stored = tensors.get_tensor(name)
+                if name + few_bits.SCALE not in scaled:
+                    _assign(transformer, places[name], stored.to(dtype))
+                    continue
+                scale = tensors.get_tensor(name + few_bits.SCALE)
+                _check_scale(folder, name, names[name], tuple(scale.shape))
+                if kernels and stored.dtype == torch.uint8:
+                    in_few_bits.append((places[name][0], stored, scale))
+                else:
+                    _assign(transformer, places[name], few_bits.expanded(stored, scale).to(dtype))
+    for parameter, stored, scale in in_few_bits:
+        name = parameter.removesuffix(".weight")
+        bias = getattr(transformer.get_submodule(name), "bias", None)
+        transformer.set_submodule(name, few_bits.FewBitsLinear(stored, scale, bias))
     if config.tied_head:
         transformer.head.weight = transformer.embedding.weight
     return transformer.eval()
@@ -104,11 +129,17 @@ def _open(path: Path, device: torch.device) -> Any:
 def _shapes(path: Path) -> dict[str, TensorShape]:
     """Return the shapes a file's header gives, without the tables old checkpoints carry along."""
     with _open(path, torch.device("cpu")) as tensors:
-        return {
-            name: tuple(tensors.get_slice(name).get_shape())
-            for name in tensors.keys()  # noqa: SIM118
-            if not name.endswith("inv_freq")
-        }
+        names = set(tensors.keys())
+        found = {}
+        for name in sorted(names):
+            if name.endswith("inv_freq") or name.removesuffix(few_bits.SCALE) in names - {name}:
+                continue
+            part = tensors.get_slice(name)
+            shape = tuple(part.get_shape())
+            if name + few_bits.SCALE in names and part.get_dtype() == "U8":
+                shape = (*shape[:-1], 2 * shape[-1])
+            found[name] = shape
+        return found
 
 
 def _check_tensors(
@@ -129,6 +160,16 @@ def _check_tensors(
         raise ModelError(
             f"{wrong[0]} in {folder} has the shape {given[wrong[0]]}, config.json asks for "
             f"{expected[wrong[0]]} ({len(wrong)} tensors misshapen): they are of different models"
+        )
+
+
+def _check_scale(folder: Path, name: str, shape: TensorShape, given: TensorShape) -> None:
+    """Raise `ModelError` unless each group of a matrix in few bits has its scale."""
+    expected = (*shape[:-1], shape[-1] // few_bits.GROUP)
+    if given != expected or shape[-1] % few_bits.GROUP:
+        raise ModelError(
+            f"{name}{few_bits.SCALE} in {folder} has the shape {given}, a matrix of {shape} needs "
+            f"{expected}: download the model again"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dllmark.errors import ModelError
-from dllmark.models import chat_template
+from dllmark.models import chat_template, few_bits
 from dllmark.models.chat_template import ChatTemplate, read_chat_template
 from dllmark.models.checkpoint import INDEX, read_json, read_transformer
 from dllmark.models.config_json import read_config
@@ -75,10 +75,13 @@ class Model:
 def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Model:
     """Return the model named "embedded", or of a folder, or of a repository on the hub.
 
-    "auto" is the GPU if there is one, and bfloat16 there, float32 on the CPU.
+    "auto" is the GPU if there is one, and bfloat16 there, float32 on the CPU. There, weights
+    stored in 4 bits (those of "embedded") stay so where the processor has a kernel for them, which
+    rounds a little more; with the dtype "float32" they are expanded.
     """
     target = _device(device)
     number = _dtype(dtype, target)
+    kernels = dtype == "auto" and target.type == "cpu" and few_bits.has_kernel()
     folder = _folder(source)
     record = read_json(folder / "config.json")
     family = _family(folder, record)
@@ -99,7 +102,7 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
         pad_id=_pad_id(record, config, ends[0]),
         template=read_chat_template(folder),
         tokenizer=tokenizer,
-        transformer=read_transformer(folder, family, config, target, number),
+        transformer=read_transformer(folder, family, config, target, number, kernels=kernels),
     )
 
 
