@@ -21,7 +21,8 @@ import numpy as np
 from dllmark.models.loading import Model, load_model
 from dllmark.quality.perplexity import Judge, load_judge, perplexities
 from dllmark.quality.repetition import repeated_ngrams
-from dllmark.sampling import Generation, Llada, generate
+from dllmark.sampling.settings import Llada
+from dllmark.sampling.texts import Generation, generate
 from documents import CHAT
 from quantise import in_few_bits
 

@@ -52,6 +52,20 @@ def with_mask(record: dict[str, Any], mask: int) -> dict[str, Any]:
     return {**record, "added_tokens": [*added, entry], "model": model}
 
 
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""How GPT-2's tokenizer cuts a text, which `tokenizers` also knows without being told."""
+
+
+def told_how(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer.json that says itself how it cuts text into words, as scans need it."""
+    before = record["pre_tokenizer"]
+    if before.get("type") != "ByteLevel" or not before["use_regex"]:
+        return record
+    split = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
+    steps = [split, {**before, "use_regex": False}]
+    return {**record, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+
+
 def cut(record: dict[str, Any], size: int) -> dict[str, Any]:
     """Return the first `size` ids of a byte-level tokenizer.json as a tokenizer of their own.
 
@@ -70,7 +84,7 @@ def cut(record: dict[str, Any], size: int) -> dict[str, Any]:
     merges = [pair for pair in record["model"]["merges"] if "".join(pair) in vocabulary]
     added = sorted(special.values(), key=lambda entry: entry["id"])
     model = {**record["model"], "vocab": ordered, "merges": merges}
-    return {**record, "added_tokens": added, "model": model}
+    return told_how({**record, "added_tokens": added, "model": model})
 
 
 def numbers(gguf: Path, vocabulary: int | None) -> Config:

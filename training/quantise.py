@@ -11,13 +11,14 @@ Usage: python training/quantise.py pack run/model --out model.safetensors
 from __future__ import annotations
 
 import argparse
+import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from dllmark.models.few_bits import GROUP, SCALE, expanded
@@ -95,14 +96,25 @@ def packed(steps: Tensor, bits: int) -> Tensor:
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Write the weights of such a file as a model has them, in float32."""
+    """Write the weights of such a file as a model has them, in float32.
+
+    An .xz file is as earlier versions of this script packed them: each step a byte, all compressed.
+    """
+    if path.suffix == ".xz":
+        stored = load(lzma.decompress(path.read_bytes()))
+        of_steps = {name: name.replace("/steps", "/scale") for name in stored if "/steps" in name}
+        plain = {name: part for name, part in stored.items() if "/" not in name}
+    else:
+        stored = load_file(path)
+        of_steps = {name: name + SCALE for name in stored if name + SCALE in stored}
+        plain = {n: part for n, part in stored.items() if n not in of_steps and SCALE not in n}
+    weights = {name: part.float() for name, part in plain.items()}
+    for name, scale in of_steps.items():
+        steps, scales = stored[name], stored[scale]
+        weights[name.removesuffix("/steps")] = expanded(
+            steps.flatten(1) if steps.ndim == 3 else steps, scales.flatten(1)
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    stored = load_file(path)
-    weights = {
-        name: expanded(part, stored[name + SCALE]) if name + SCALE in stored else part.float()
-        for name, part in stored.items()
-        if not name.endswith(SCALE)
-    }
     save_file(weights, folder / "model.safetensors")
 
 

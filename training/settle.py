@@ -2,8 +2,9 @@
 
 Usage: python training/settle.py packed/ --start run/model --out settled/ --seconds 150
 
-The model writes texts of 512 tokens and learns from them (feedback.py), while training goes on
-beside it. Writes a folder that the Dream loader reads, and log.jsonl in it.
+As unloop.py does, on texts of 512 tokens: the model writes, and what it copied from its own text
+becomes less likely in the state it was chosen in, while training goes on beside it. Writes a folder
+that the Dream loader reads, and log.jsonl in it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,13 @@ from adapt import (
 )
 from dllmark.models.loading import Model, load_model
 from dllmark.models.transformer import Transformer
-from dllmark.quality.perplexity import load_judge
 from dllmark.quality.repetition import repeated_ngrams
 from dllmark.sampling.settings import Llada
-from feedback import Texts, copied, costs, feedback, surprise
 from pretrained import export
 from quantise import in_few_bits
 from train import bound
 from tuning import write
+from unloop import Texts, copied
 
 FIRST = 17
 """The first ordinary token of SmolLM2's tokenizer."""
@@ -60,8 +60,29 @@ WRITE_EVERY, KEEP = 20, 3
 WAYS = ((0.8, 2), (0.0, 2), (0.8, 4), (0.0, 1), (0.8, 2), (0.0, 2))
 """Temperature and tokens a step of one batch of texts after the other."""
 
+AHEAD = 8
+"""How many of the next tokens are learned from in a state."""
+
 DEGENERATE = 0.2
 """A text is degenerate when more of its 4-grams stood in it before."""
+
+
+def loss_of_copies(model: Transformer, texts: Texts, random: torch.Generator, mask: int) -> Tensor:
+    """Return the mean of -log(1 - p) of the copies over the next tokens, at a random step each.
+
+    p is a share of the ordinary tokens alone: to end the text must not be the way out of a loop.
+    Texts that repeat themselves no more than real ones have no copies.
+    """
+    tokens = texts.tokens
+    when = torch.randint(texts.steps, (len(tokens), 1), generator=random, device=tokens.device)
+    visible = texts.written <= when
+    steps = max(1, AHEAD * texts.steps // tokens.shape[1])
+    coming = ~visible & (texts.written <= when + steps) & (tokens >= FIRST)
+    loops = copied(tokens, torch.ones_like(visible)).float().mean(1, keepdim=True) > NATURAL
+    copies = (copied(tokens, visible) & loops)[coming].float()
+    log_p = model(torch.where(visible, tokens, mask))[coming][:, FIRST:].float().log_softmax(-1)
+    said = log_p.gather(-1, (tokens[coming] - FIRST)[:, None])[:, 0]
+    return (-torch.log1p(-said.exp().clamp(max=1 - 1e-4)) * copies).mean()
 
 
 class Settling:
@@ -85,10 +106,7 @@ class Settling:
         self.random = torch.Generator(self.device).manual_seed(0)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
         self.tuned = optimizer(self.model, self.rate)
-        self.judge = load_judge()
-        if self.device == "cuda":
-            self.judge.model.to(torch.bfloat16)
-        self.out, self.weight = arguments.out, (arguments.copies, arguments.costs)
+        self.out, self.weight = arguments.out, arguments.weight
         self.out.mkdir(parents=True, exist_ok=True)
         self.texts: deque[Texts] = deque(maxlen=KEEP)
         self.step, self.start = 0, time.monotonic()
@@ -105,37 +123,31 @@ class Settling:
         sampler = Llada((LENGTH - PROMPT) // pace, BLOCK, temperature, suppress_end=True,
                         cache="block")  # fmt: skip
         tokens, written = write(self.pen, prompts, LENGTH, sampler, number)
-        known = surprise(self.judge, tokens, self.model.config.vocab_size)
-        everywhere = torch.ones_like(tokens, dtype=torch.bool)
-        halves = zip(tokens.split(64), everywhere.split(64), strict=True)
-        copies = torch.cat([copied(*part) for part in halves])
-        price = costs(known, copies)
-        self.texts.append(Texts(tokens, written, sampler.steps, price))
+        self.texts.append(Texts(tokens, written, sampler.steps))
         shares = [repeated_ngrams(row, 4) for row in tokens[:, PROMPT:].tolist()]
         degenerate = sum(share > DEGENERATE for share in shares) / len(shares)
         self.note(
             temperature=temperature, tokens_a_step=pace, repeated=sum(shares) / len(shares),
-            degenerate=degenerate, surprise=known[:, PROMPT:].mean().item(),
-            cost=price[:, PROMPT:].mean().item(),
+            degenerate=degenerate,
         )  # fmt: skip
 
-    def losses(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the losses of ordinary training, of copies and of costs; all are learned."""
+    def losses(self) -> tuple[Tensor, Tensor]:
+        """Return the loss of ordinary training, and that of what was copied; both are learned."""
         length = list(BATCH)[self.step % len(BATCH)]
         tokens, sizes = self.data.draw(length, self.scale, self.random)
         noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
         with autocast(self.device):
             plain = bound(self.model, tokens, noisy, weight)
         plain.backward()
-        some = self.texts[self.step % len(self.texts)].some(READ, self.random)
+        texts = self.texts[self.step % len(self.texts)]
+        rows = torch.randperm(len(texts.tokens), generator=self.random, device=self.device)[:READ]
+        some = Texts(texts.tokens[rows], texts.written[rows], texts.steps)
         with autocast(self.device):
-            copies, excess = feedback(
-                self.model, some, self.random, mask=self.reader.mask, first=FIRST, natural=NATURAL
-            )
-        (self.weight[0] * copies + self.weight[1] * excess).backward()
-        return plain.detach(), copies.detach(), excess.detach()
+            copies = loss_of_copies(self.model, some, self.random, self.reader.mask)
+        (self.weight * copies).backward()
+        return plain.detach(), copies.detach()
 
-    def learn(self, done: float) -> tuple[Tensor, Tensor, Tensor]:
+    def learn(self, done: float) -> tuple[Tensor, Tensor]:
         """Take one step at that share of the time."""
         with in_few_bits(self.model):
             found = self.losses()
@@ -174,9 +186,9 @@ def settle(run: Settling, seconds: float) -> None:
         if run.step % WRITE_EVERY == 0:
             run.write()
         with flash(run.device):
-            plain, copies, excess = run.learn(done)
+            plain, copies = run.learn(done)
         if run.step % 10 == 0:
-            run.note(loss=plain.item(), copies=copies.item(), excess=excess.item())
+            run.note(loss=plain.item(), copies=copies.item())
             if not plain.isfinite():
                 raise SystemExit("the loss is no number: stopped, nothing written")
     with flash(run.device):
@@ -192,8 +204,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--batch", type=int, default=ROWS)
     parser.add_argument("--rate", type=float, default=2e-4)
-    parser.add_argument("--copies", type=float, default=0.3, help="weight of the loss of copies")
-    parser.add_argument("--costs", type=float, default=0.1, help="weight of the loss of costs")
+    parser.add_argument("--weight", type=float, default=0.3, help="of the loss of copies")
     arguments = parser.parse_args()
     settle(Settling(arguments), arguments.seconds)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dllmark.models.experts import Experts
@@ -61,13 +61,8 @@ class Family:
         family knows no system, its message counts as the user's, and messages of one side in a row
         become one, with a blank line between them.
 
-        >>> print(EMBEDDED.conversation([("user", "Hi"), ("assistant", "Hello")]))
-        <|im_start|>user
-        Hi<|im_end|>
-        <|im_start|>assistant
-        Hello<|im_end|>
-        <|im_start|>assistant
-        <BLANKLINE>
+        >>> EMBEDDED.conversation([("user", "Hi"), ("assistant", "Hello."), ("user", "Who?")])
+        '<|user|>Hi<|assistant|>Hello.<|user|>Who?<|assistant|>'
         """
         if not self.chat_system:
             messages = _two_sides(messages)
@@ -323,8 +318,20 @@ SDAR = Family(
     chat_reply=DREAM.chat_reply,
 )
 
-EMBEDDED = replace(DREAM, name="embedded", model_type="dllmark", chat_start="", chat_system=False)
-"""The model in the package: of Dream's shape, but without a system's message."""
+EMBEDDED = Family(
+    name="embedded",
+    model_type="dllmark",
+    sizes=_LLADA_SIZES,
+    fixed={},
+    names=_LLADA_NAMES,
+    arithmetic={},
+    mask="<|mask|>",
+    ends=("<|endoftext|>", "<|user|>"),
+    chat_start="",
+    chat_message="<|{role}|>{content}",
+    chat_reply="<|assistant|>",
+    chat_system=False,
+)
 
 FAMILIES = {family.model_type: family for family in (LLADA, DREAM, LLADA2, SDAR, EMBEDDED)}
 """The families by the `model_type` of their config.json."""
