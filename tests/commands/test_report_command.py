@@ -194,6 +194,15 @@ def test_a_weak_setting_is_said_not_to_detect_reliably(run, small, delta, weak):
     assert ("does not detect reliably" in result.out) == weak
 
 
+def test_texts_too_short_to_say_anything_show_before_the_marked_are_written(run, small, tmp_path):
+    result = run(*SMALL, "-o", "out", "--tokens", "32")
+    assert result.status == 2
+    assert "0 of 8 unmarked texts have 50 tokens, too few to say anything" in result.err
+    assert [path.name for path in (tmp_path / "out").rglob("texts/*/*.jsonl")] == [
+        "unmarked-t0.8-p2.jsonl"
+    ]
+
+
 def test_a_report_goes_on_where_it_was_stopped(
     run, small, small_key, endless, tmp_path, monkeypatch
 ):

@@ -146,9 +146,9 @@ def test_the_length_needed_holds_for_all_that_are_longer():
     assert needed(curve[:1], 0.95).tokens is None
 
 
-def test_marked_texts_that_are_all_short_say_what_to_do(detector):
-    with pytest.raises(InputError, match=r"longest of the 2 marked texts has . tokens, and .*50"):
-        detections(detector, ["Too short.", "This too."])
+def test_marked_texts_that_are_short_say_what_to_do(detector, marks):
+    with pytest.raises(InputError, match=r"4 of 6 marked texts have 50 tokens, too few .* longer"):
+        detections(detector, [*marks[:4], "Too short.", ""])
 
 
 @pytest.mark.parametrize("count", [6, 12, 41])

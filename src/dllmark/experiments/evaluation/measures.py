@@ -27,7 +27,7 @@ STEP = 10
 """Tokens between the points of the curve of detection."""
 
 FEWEST = 5
-"""Texts that reach a point of the curve."""
+"""Texts at a point of the curve; of fewer texts nothing can be said."""
 
 DRAWN = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 """The nominal rates of the curve of false positives."""
@@ -193,28 +193,34 @@ def false_positives(
 def detections(detector: Detector, marked: Sequence[str]) -> Detections:
     """Return how often marked texts are found, by their length."""
     encoded = _encoded(detector, marked)
-    lengths = np.array([len(ids) for ids in encoded])
-    if not len(lengths) or lengths.max() < LENGTHS[0]:
-        raise InputError(
-            f"the longest of the {len(lengths)} marked texts has {lengths.max(initial=0)} tokens, "
-            f"and detection is stated from {LENGTHS[0]} on: have longer texts written (--tokens, "
-            "--suppress-end), or give longer ones"
-        )
+    lengths = [len(ids) for ids in encoded]
+    check_lengths(lengths, "marked")
     whole = list(detector.detect_many(encoded))
     words = [one.strength or NOT_FOUND for one in whole]
     power = p_by_length(encoded, detector, LENGTHS)
-    along = p_by_length(encoded, detector, range(STEP, int(lengths.max()) + 1, STEP))
+    along = p_by_length(encoded, detector, range(STEP, max(lengths) + 1, STEP))
     curve = tuple(
         RateAt(length, detector.fpr, Rate.at(p, detector.fpr))
         for length, p in along.items()
-        if len(p) >= min(FEWEST, len(encoded))
+        if len(p) >= FEWEST
     )
     return Detections(
-        len(encoded), float(np.median(lengths)), int(lengths.max()),
+        len(encoded), float(np.median(lengths)), max(lengths),
         {word: words.count(word) for word in STRENGTHS},
         sum(one.green for one in whole) / max(1, sum(one.pairs for one in whole)),
         _rates(power, detector.fpr), curve, tuple(needed(curve, one) for one in SHARES),
     )  # fmt: skip
+
+
+def check_lengths(lengths: Sequence[int], kind: str) -> None:
+    """Raise `InputError` where too few texts are as long as the first length that is stated."""
+    enough = sum(length >= LENGTHS[0] for length in lengths)
+    if enough < FEWEST:
+        raise InputError(
+            f"{enough} of {len(lengths)} {kind} texts have {LENGTHS[0]} tokens, too few to say "
+            f"anything: give longer texts, or have the model write more of them or longer ones "
+            "(--samples, --tokens, --suppress-end)"
+        )
 
 
 def needed(curve: Sequence[RateAt], share: float) -> Needed:

@@ -18,7 +18,12 @@ from dllmark.experiments.batches import processor
 from dllmark.experiments.evaluation.attacks import withstood
 from dllmark.experiments.evaluation.cost import Cost, StepTime, compared, repetition
 from dllmark.experiments.evaluation.inputs import Attacked, InputFile, Sample, paired
-from dllmark.experiments.evaluation.measures import detections, false_positives
+from dllmark.experiments.evaluation.measures import (
+    FEWEST,
+    check_lengths,
+    detections,
+    false_positives,
+)
 from dllmark.experiments.evaluation.page import page
 from dllmark.experiments.evaluation.record import Evaluation
 from dllmark.experiments.evaluation.words import conclude, not_tested
@@ -28,9 +33,6 @@ from dllmark.experiments.runs import Written, revision, step_seconds, summary, t
 from dllmark.experiments.settings import Dataset, Setting
 from dllmark.files import atomic_write, writing
 from dllmark.quality.perplexity import load_judge, perplexities
-
-FEWEST_TEXTS = 5
-"""With fewer prompts or marked texts nothing can be said."""
 
 OnStage = Callable[[str, int, int], None]
 
@@ -56,12 +58,13 @@ class Texts:
 
 def written_texts(lab: Lab, dataset: Dataset, setting: Setting) -> Texts:
     """Have a model write what its folder lacks, and return all texts with their perplexities."""
-    if len(dataset.prompts) < FEWEST_TEXTS:
+    if len(dataset.prompts) < FEWEST:
         raise InputError(
             f"{len(dataset.prompts)} prompts are too few to say anything: give at least "
-            f"{FEWEST_TEXTS}, better 100"
+            f"{FEWEST}, better 100"
         )
-    lab.complete([setting], any_length=True)
+    unmarked = lab.texts(dataset, setting.unmarked)
+    check_lengths([len(text["ids"]) for text in unmarked], "unmarked")  # before the others
     sides = [
         [Sample(text["text"], text["prompt"]) for text in lab.texts(dataset, one)]
         for one in (setting, setting.unmarked)
@@ -106,10 +109,10 @@ def given_texts(
 
     `settings` are what the files say of how they were written.
     """
-    if len(marked) < FEWEST_TEXTS:
+    if len(marked) < FEWEST:
         raise InputError(
             f"{len(marked)} marked texts are too few to say anything: give at least "
-            f"{FEWEST_TEXTS}, better 100"
+            f"{FEWEST}, better 100"
         )
     pairs, why_not = paired(marked, unmarked), ["The time of a step: the texts were given."]
     if not pairs:
