@@ -92,6 +92,12 @@ REFUSED = {
     "a name without tokens": (["--host", "example.org"], "can be reached from other machines"),
     "a limit": (["--max-batch", "0"], "the limit batch is at least 1"),
     "a rate": (["--fpr", "2"], "lies in (0, 1)"),
+    "payloads of no length": (["--payload-bits", "21"], "a payload has 1 to 20 bits"),
+    "two kinds of payloads": (
+        ["--payload-bits", "8", "--payloads", "customers.txt"],
+        "give --payload-bits or --payloads, not both",
+    ),
+    "a missing list of payloads": (["--payloads", "missing.txt"], "cannot read missing.txt"),
     "a missing token file": (["--token-file", "missing"], "cannot read the token file missing"),
     "a tokenizer beside a model": (
         ["--model", "embedded", "--tokenizer", "a.json"],
@@ -120,6 +126,17 @@ def test_a_tokenizer_that_moved_can_be_pointed_to(run, key, tokenizer, tmp_path,
     assert f"there is no tokenizer {old}" in run("serve", *options).err
     assert run("serve", *options, "--tokenizer", new).status == 0
     assert [service.tokenizer.name for service in served] == [str(new)]
+
+
+def test_the_payloads_that_are_looked_for_are_chosen_at_the_start(
+    run, key_file, tmp_path, monkeypatch
+):
+    served = []
+    monkeypatch.setattr(command, "_run", lambda service, *_: served.append(service))
+    (tmp_path / "customers.txt").write_text("acme\nglobex\n")
+    for options in ([], ["--payload-bits", 8], ["--payloads", tmp_path / "customers.txt"]):
+        assert run("serve", "--key", key_file, "--model", "none", *options).status == 0
+    assert [len(service.payloads) for service in served] == [65536, 256, 2]
 
 
 def test_a_port_that_is_taken_is_told(run, key_file):
