@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dllmark.files import atomic_write
 from dllmark.server.app import PAGE, make_app
 from dllmark.server.guard import SAFE_HEADERS
 
@@ -40,6 +41,7 @@ KEPT = ("verdict", "strength", "p_value", "pairs", "green", "gamma")
 
 MARKER = "<!-- the export puts the share picture here -->"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def record(model: Model, prompt: str = PROMPT, tokens: int = 128, seed: int = 1) -> dict[str, Any]:
@@ -55,8 +57,7 @@ def record(model: Model, prompt: str = PROMPT, tokens: int = 128, seed: int = 1)
     with TestClient(make_app(service), base_url="http://localhost") as client:
         response = client.post("/v1/generate", json={**body, "compare": True, "stream": True})
     events = [_kept(name, data) for name, data in _events(response.text)]
-    asked = f"the {model.name} model" if model.name == "embedded" else service.model_name
-    return {"prompt": prompt, "model": asked, "events": events}
+    return {"prompt": prompt, "model": service.model_name, "events": events}
 
 
 def _events(stream: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -131,12 +132,11 @@ def picture() -> None:
     from playwright.sync_api import sync_playwright
 
     steps = json.loads(EXAMPLE.read_text(encoding="utf-8"))["events"][0]["data"]["steps"]
-    browser_path = next(filter(None, map(shutil.which, BROWSERS)))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         for name in (SHARE, LOOP):
             (PICTURES / name).touch()
         export(Path(folder), "http://127.0.0.1/")
-        browser = playwright.chromium.launch(executable_path=browser_path)
+        browser = playwright.chromium.launch(executable_path=BROWSER)
         with hosted(Path(folder)) as url:
             page = browser.new_page(
                 viewport={"width": 1200, "height": 630}, reduced_motion="reduce", bypass_csp=True
@@ -175,11 +175,17 @@ def main() -> None:
     exporting.add_argument("folder", type=Path, help="a folder that does not exist yet")
     exporting.add_argument("--url", required=True, help="where the page will be")
     given = parser.parse_args()
+    if given.command == "export" and given.folder.exists():
+        parser.error(f"{given.folder} exists: give a folder that does not, or remove it")
+    if given.command == "pictures" and not BROWSER:
+        parser.error("no Chromium here: install it, or put one on the PATH")
     if given.command == "record":
         from dllmark import load_model
 
         example = record(load_model("embedded"), given.prompt, given.tokens, given.seed)
-        EXAMPLE.write_text(json.dumps(example, ensure_ascii=False, separators=(",", ":")) + "\n")
+        written = json.dumps(example, ensure_ascii=False, separators=(",", ":")) + "\n"
+        with atomic_write(EXAMPLE) as file:
+            file.write(written.encode())
     elif given.command == "pictures":
         picture()
     else:

@@ -47,7 +47,7 @@ def test_a_stretch_that_is_pressed_is_pointed_out_in_the_text(page, key, tokeniz
     expect(line.get_by_role("button")).to_have_attribute("aria-pressed", "true")
     pointed = page.locator("#tokens .pointed").all_text_contents()
     assert " ".join(pointed).split() == text[span.start : span.end].split()
-    assert page.locator("#tokens .pointed").first.is_visible()
+    expect(page.locator("#tokens .pointed").first).to_be_in_viewport()
 
 
 SENTENCES = {

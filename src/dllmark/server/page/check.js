@@ -123,6 +123,7 @@ function swapWords(content, share) {
 }
 
 function showNothing(why) {
+  byId("result").hidden = !why;
   byId("verdict").replaceChildren();
   byId("reason").textContent = why;
   byId("next").textContent = "";
@@ -130,6 +131,7 @@ function showNothing(why) {
 }
 
 function show(content, detection, before) {
+  byId("result").hidden = false;
   showVerdict(byId("verdict"), detection, false);
   byId("reason").textContent = reason(detection);
   byId("next").textContent = whatNext(detection);
@@ -176,6 +178,6 @@ function pointOut(button, at) {
     token.classList.toggle("pointed", token.classList.contains(`stretch-${at}`));
   }
   const first = byId("tokens").querySelector(".pointed");
-  byId("tokens").scrollTop = first.offsetTop - byId("tokens").offsetTop;
+  byId("tokens").scrollTop = first.offsetTop - first.offsetHeight; // its first line, and one before
   byId("tokens").scrollIntoView({ block: "nearest" });
 }

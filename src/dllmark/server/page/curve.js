@@ -21,21 +21,19 @@ export function drawCurve(into, detection) {
   const x = (pairs) => LEFT + ((WIDTH - LEFT - 10) * pairs) / points.length;
   const y = (z) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (z - low) / (high - low));
   const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-  const last = points[points.length - 1];
-  const away = last > threshold ? 15 : -6; // the label stands on the side where the curve does not end
+  const last = points[points.length - 1].toFixed(2);
   svg.append(
-    draw("title", {}, `z rises and falls with the text: ${last.toFixed(2)} after ${points.length} pairs`),
+    draw("title", {}, `z rises and falls with the text: ${last} after ${points.length} pairs`),
     ...ticks(low, high).flatMap((z) => [
       draw("line", { x1: LEFT, x2: WIDTH - 10, y1: y(z), y2: y(z), class: "axis" }),
       draw("text", { x: LEFT - 6, y: y(z) + 4, "text-anchor": "end" }, String(z)),
     ]),
     draw("line", { x1: LEFT, x2: WIDTH - 10, y1: y(threshold), y2: y(threshold), class: "threshold" }),
-    draw("text", { x: WIDTH - 12, y: y(threshold) + away, "text-anchor": "end" },
-      `about the verdict's limit, p ${detection.fpr}`),
+    draw("text", { x: WIDTH - 10, y: 12, "text-anchor": "end" }, `- - about the verdict's limit, p ${detection.fpr}`),
     draw("polyline", { class: "line", points: points.map((z, at) => `${x(at + 1)},${y(z)}`).join(" ") }),
     draw("text", { x: LEFT, y: HEIGHT - 10 }, "0"),
     draw("text", { x: WIDTH - 10, y: HEIGHT - 10, "text-anchor": "end" }, `${points.length} scored pairs`),
-    draw("text", { x: LEFT, y: 12 }, "z, standard deviations above what is expected"),
+    draw("text", { x: LEFT, y: 12 }, "z"),
   );
   into.replaceChildren(svg);
 }

@@ -78,7 +78,7 @@ export function showError(into, error, again) {
     into.replaceChildren();
     again();
   });
-  into.append(" ", button);
+  into.append(button);
 }
 
 /** Copies a text, and says so on the button that was pressed. */

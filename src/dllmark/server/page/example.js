@@ -7,7 +7,7 @@ export async function showExample(stage, step) {
   const before = stage.turn;
   const { prompt, model, events } = await (await fetch("page/example.json")).json();
   if (stage.turn !== before) return; // something is written there already
-  stage.clear(`Recorded: ${model}`, `“${prompt}”`);
+  stage.clear("Recorded example", `The ${model} model was asked: “${prompt}”`);
   for (const event of events) stage.take(event);
   stage.link = () => ({ step: byId("replay").value });
   if (step !== undefined) stage.draw(Math.min(Math.max(step, 0), stage.steps));

@@ -53,6 +53,7 @@ byId("copy-commands").addEventListener("click", (event) => copy(event.target, by
 
 showExample(stage, linked.has("step") ? Number(linked.get("step")) || 0 : undefined);
 if (isStatic) {
+  byId("about-model").textContent = aboutModel("embedded"); // which wrote the example
   for (const part of document.querySelectorAll("[data-served]")) part.hidden = true;
   byId("run").hidden = false;
 } else start();

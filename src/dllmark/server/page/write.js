@@ -26,7 +26,7 @@ export function setUpWriting(info, stage, linked) {
       for (const side of ["marked", "unmarked"]) byId(side).ariaBusy = String(writing);
     };
     showError(byId("write-error"), null);
-    stage.clear("Your texts", `“${body.prompt}”`, !info.public);
+    stage.clear(info.public ? "Your text" : "Your texts", `“${body.prompt}”`, !info.public);
     stage.link = () => linkTo(body);
     busy(true);
     say("Writing …");
