@@ -26,18 +26,21 @@ if TYPE_CHECKING:
 
 def calibrate(
     file: Annotated[
-        str, typer.Argument(help="JSONL of texts that carry no watermark, or - for input.")
+        str, typer.Argument(help="JSONL of texts that carry no mark, or - for standard input.")
     ],
     key: OneKeyOption = None,
     scoring: ScoringOption = "unique",
     tokenizer: TokenizersOption = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a PNG: observed against expected p-values.")
+        Path | None,
+        typer.Option(
+            help="Draw the observed p-values against the expected ones into this PNG file."
+        ),
     ] = None,
     normalize: NormalizeOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the false-positive rate on your own unwatermarked texts, and the thresholds."""
+    """Measure the false-positive rate on your own unmarked texts, and find the thresholds."""
     from dllmark.detection.any_key import load_detector
     from dllmark.detection.calibrate import calibrate, plot_p_values, require_matplotlib
     from dllmark.detection.expected import key_fairness

@@ -76,7 +76,9 @@ BATCH = 8
 def generate(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="What to write about, or - to read it from input.", show_default=False),
+        typer.Argument(
+            help="What to write about; - reads it from standard input.", show_default=False
+        ),
     ] = None,
     key: OneKeyOption = None,
     keyring: KeyringOption = None,
@@ -86,11 +88,16 @@ def generate(
     ] = False,
     model: Annotated[
         str | None,
-        typer.Option(help="`embedded`, a folder, or a model on the hub; else the key's own."),
+        typer.Option(
+            help="`embedded`, a folder, or a model on the hub. Without it, the key's model."
+        ),
     ] = None,
     strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT.name,
     delta: Annotated[
-        float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
+        float | None,
+        typer.Option(
+            help="How strongly to favour green pairs. Without it, the strategy's default."
+        ),
     ] = None,
     tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = TOKENS,
     steps: StepsOption = None,
@@ -107,18 +114,18 @@ def generate(
     suppress_end: SuppressEndOption = False,
     seed: SeedOption = 0,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Continue the prompt as text, do not answer it.")
+        bool, typer.Option("--plain", help="Continue the prompt instead of answering it.")
     ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Append JSONL to this file; a rerun with the same settings continues it.",
+            help="Append the texts to this file as JSONL; the same command again continues it.",
         ),
     ] = None,
     prompt_file: Annotated[
-        str | None, typer.Option("--prompts", help='JSONL with "prompt" in each line, or -.')
+        str | None, typer.Option("--prompts", help='JSONL with a "prompt" in each line, or -.')
     ] = None,
     watch: Annotated[
         bool,

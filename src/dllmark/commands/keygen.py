@@ -29,7 +29,7 @@ def keygen(
     passphrase: PassphraseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key file: the secret, and all that detection needs to know."""
+    """Make a key file: it marks texts, and recognises them later."""
     from dllmark.relation.key import WatermarkKey, check_gamma
     from dllmark.relation.tokenizer import load_tokenizer
 

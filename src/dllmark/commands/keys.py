@@ -35,12 +35,14 @@ RingArgument = Annotated[Path, typer.Argument(help="The ring's folder.", show_de
 KeyArgument = Annotated[str, typer.Argument(help="The key's label or id.", show_default=False)]
 LabelArgument = Annotated[
     str,
-    typer.Argument(help="What to call the key, such as customer-17/2026-11.", show_default=False),
+    typer.Argument(help="A name for the key, such as customer-17/2026-11.", show_default=False),
 ]
 FromOption = Annotated[
     str | None,
     typer.Option(
-        "--from", help="When the key takes over, as 2026-12-01 (UTC); else now.", show_default=False
+        "--from",
+        help="When the key starts to mark, such as 2026-12-01 (UTC). Without it, now.",
+        show_default=False,
     ),
 ]
 MOST_NAMED = 5
@@ -58,7 +60,7 @@ def new(
     passphrase: PassphraseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key in the ring, and the ring where there is none."""
+    """Make a key in a ring. A folder that does not exist becomes a ring."""
     from dllmark.relation.key import WatermarkKey, check_gamma, check_label
     from dllmark.relation.keyring import KeyRing
     from dllmark.relation.ring_record import parse_date
@@ -79,7 +81,7 @@ def new(
 
 @app.command("list")
 def list_(ring: RingArgument, as_json: JsonOption = False) -> None:
-    """Show the keys of a ring: which one marks now, and which only recognise.
+    """Show the keys of a ring: which one marks now, and which ones only recognise.
 
     Keys that have marked more texts than is advised, and that still mark, are named below.
     """
@@ -124,7 +126,7 @@ def derive(
     labels: Annotated[
         list[str],
         typer.Argument(
-            help="What to call the key, such as customer-17/2026-11; several give several keys.",
+            help="A name for the key, such as customer-17/2026-11. Several give several keys.",
             show_default=False,
         ),
     ],
@@ -144,7 +146,7 @@ def derive(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add the key that a label gives of a master key; it needs no file and no backup of its own.
+    """Derive a key from a master key and a label. It needs no file and no backup of its own.
 
     Whoever has a derived key learns nothing of its master or of other derived keys.
     """
@@ -164,7 +166,7 @@ def derive(
 
 @app.command()
 def retire(ring: RingArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
-    """End a key's marking. It still recognises what it has marked."""
+    """Stop marking with a key. It still recognises what it has marked."""
     opened = open_ring(ring)
     _report(opened, [opened.retire(key)], "retired", as_json)
 
@@ -181,12 +183,12 @@ def import_(
     ring: RingArgument,
     file: Annotated[Path, typer.Argument(help="A key file.", show_default=False)],
     label: Annotated[
-        str, typer.Option(help="What to call the key; else a derived key's own label.")
+        str, typer.Option(help="A name for the key. A derived key has one already.")
     ] = "",
     begins: FromOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a key file into the ring, and make the ring where there is none.
+    """Copy a key file into a ring. A folder that does not exist becomes a ring.
 
     A locked key stays locked, with the same passphrase.
     """
@@ -217,7 +219,7 @@ def policy(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Say when the ring rotates by itself; keys that begin at a date take over then anyway."""
+    """Set after how many texts the next key takes over; dates of keys hold as well."""
     open_ring(ring).rotate_after(rotate_after or None)
     if as_json:
         print_json({"ring": str(ring), "rotate_after": rotate_after or None})

@@ -15,13 +15,16 @@ KeysOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--key",
-        help="A key file; repeat it to try several keys. Else DLLMARK_KEY.",
+        help="A key file. Repeat the option to try several keys. Without it, DLLMARK_KEY names the "
+        "file.",
         show_default=False,
     ),
 ]
 OneKeyOption = Annotated[
     list[Path] | None,  # of which `one_key` takes the only one: typer would silently take the last
-    typer.Option("--key", help="The key file. Else DLLMARK_KEY.", show_default=False),
+    typer.Option(
+        "--key", help="The key file. Without this option, DLLMARK_KEY names it.", show_default=False
+    ),
 ]
 KeyringOption = Annotated[
     Path | None,
@@ -30,45 +33,49 @@ KeyringOption = Annotated[
 LabelOption = Annotated[
     str | None,
     typer.Option(
-        help="Which keys of the ring may mark: those of this label and below it; else all.",
+        help="Mark with the ring's keys under this label only. Without it, with any.",
         show_default=False,
     ),
 ]
 PassphraseOption = Annotated[
     bool,
     typer.Option(
-        "--passphrase", help="Lock the key with a passphrase: asked for, or DLLMARK_PASSPHRASE."
+        "--passphrase",
+        help="Lock the key with a passphrase: you are asked for it, unless DLLMARK_PASSPHRASE "
+        "holds it.",
     ),
 ]
 PayloadOption = Annotated[
     str | None,
     typer.Option(
         "--payload",
-        help="What the mark says: a number, or a text of the list in --payloads.",
+        help="What to hide in the text: a number, or an entry of the list in --payloads.",
         show_default=False,
     ),
 ]
 FindPayloadOption = Annotated[
     bool,
-    typer.Option("--payload", help="Look for texts with any payload of the key, and say which."),
+    typer.Option("--payload", help="Look for any payload of the key, and name the one found."),
 ]
 PayloadBitsOption = Annotated[
     int | None,
     typer.Option(
         "--payload-bits",
-        help="How long payloads are, 1 to 20 bits.",
+        help="The length of payloads in bits, from 1 to 20.",
         show_default=str(PAYLOAD_BITS),
     ),
 ]
 PayloadListOption = Annotated[
     Path | None,
-    typer.Option("--payloads", help="A file with one payload on each line, in place of numbers."),
+    typer.Option(
+        "--payloads", help="A file of possible payloads, one on each line, instead of numbers."
+    ),
 ]
 TokenizersOption = Annotated[
     list[str] | None,
     typer.Option(
         "--tokenizer",
-        help="Where a key's tokenizer is now, if not where the key says; repeatable.",
+        help="Where a key's tokenizer is, if it is no longer where the key says. Repeatable.",
     ),
 ]
 ScoringOption = Annotated[
@@ -77,17 +84,21 @@ ScoringOption = Annotated[
 ]
 NormalizeOption = Annotated[
     bool,
-    typer.Option("--normalize", help="Undo invisible characters and lookalike letters first."),
+    typer.Option(
+        "--normalize", help="First remove invisible characters, and replace lookalike letters."
+    ),
 ]
 KeyModelOption = Annotated[
     str,
     typer.Option(
-        help="Whose tokenizer the key is for: `embedded`, a tokenizer.json or a folder with one, "
-        "or a model on the hub."
+        help="The model whose tokenizer the key is for: `embedded`, a tokenizer.json, a folder "
+        "with one, or a model on the hub."
     ),
 ]
-GammaOption = Annotated[float, typer.Option(help="The share of green pairs, in (0, 1).")]
-NoteOption = Annotated[str, typer.Option(help="A remark to keep in the file.")]
+GammaOption = Annotated[
+    float, typer.Option(help="The share of pairs of tokens that are green, between 0 and 1.")
+]
+NoteOption = Annotated[str, typer.Option(help="A note to keep in the file.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same texts.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

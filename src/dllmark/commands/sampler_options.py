@@ -21,7 +21,10 @@ from dllmark.sampling.settings import (
 
 StepsOption = Annotated[
     int | None,
-    typer.Option(help="Denoising steps for a text, else half as many as tokens (llada, dream)."),
+    typer.Option(
+        help="In how many steps a text is written. Without it, half as many as tokens (llada, "
+        "dream)."
+    ),
 ]
 BlockOption = Annotated[
     int | None,
@@ -29,53 +32,61 @@ BlockOption = Annotated[
         help="The length of a block (llada, parallel, llada2).", show_default=str(BLOCK_LENGTH)
     ),
 ]
-TemperatureOption = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
+TemperatureOption = Annotated[
+    float, typer.Option(help="How much is left to chance: 0 always takes the likeliest token.")
+]
 TopPOption = Annotated[
-    float, typer.Option(help="Draw from the fewest tokens whose probabilities add up to this.")
+    float,
+    typer.Option(
+        help="Draw from the likeliest tokens only, until their probabilities add up to this."
+    ),
 ]
 TopKOption = Annotated[
     int | None,
     typer.Option(
-        help="Draw from so many of the likeliest tokens, 0 from all (dream, llada2).",
+        help="Draw from this many of the likeliest tokens only; 0: from all (dream, llada2).",
         show_default=f"{DREAM_TOP_K} for dream",
     ),
 ]
 CfgScaleOption = Annotated[
     float | None,
-    typer.Option(help="Strengthen the prompt by a second pass without it (llada)."),
+    typer.Option(help="Follow the prompt more closely, at the price of a second pass (llada)."),
 ]
 SamplerOption = Annotated[
     Literal["llada", "dream", "parallel", "llada2"],
-    typer.Option(help="How masks are filled; LLaDA2 and SDAR need llada2."),
+    typer.Option(help="The way to fill masks. LLaDA2 and SDAR models need llada2."),
 ]
 OrderOption = Annotated[
     str | None,
     typer.Option(
-        help="What is written first: low_confidence, random or left_to_right (llada); "
+        help="Which tokens to write first: low_confidence, random or left_to_right (llada); "
         "origin, maskgit_plus, topk_margin or entropy (dream). "
-        f"Else {Llada.order} or {Dream.order}."
+        f"Without it, {Llada.order} or {Dream.order}."
     ),
 ]
 CacheOption = Annotated[
     str | None,
     typer.Option(
-        help="Faster and approximate: compute what stands before a block (prefix), or all "
-        "outside it (block), only once for the block (llada, parallel)."
+        help="Faster, but approximate: compute what stands before a block (prefix), or everything "
+        "outside it (block), once for the whole block (llada, parallel)."
     ),
 ]
 ThresholdOption = Annotated[
     float | None,
     typer.Option(
-        help="Write what is more probable than this at once (parallel, llada2).",
+        help="Write all tokens in one step that are more probable than this (parallel, llada2).",
         show_default=f"{Parallel.threshold} or {Llada2.threshold}",
     ),
 ]
 EditThresholdOption = Annotated[
     float | None,
-    typer.Option(help="Replace a token by one more probable than this (llada2)."),
+    typer.Option(
+        help="Replace a written token where another one is more probable than this (llada2)."
+    ),
 ]
 SuppressEndOption = Annotated[
-    bool, typer.Option("--suppress-end", help="Write all the tokens: no text ends earlier.")
+    bool,
+    typer.Option("--suppress-end", help="Write all the tokens: do not let a text end earlier."),
 ]
 
 SAMPLERS: dict[str, type[Sampler]] = {

@@ -46,37 +46,42 @@ def scan(
     ],
     key: KeysOption = None,
     keyring: KeyringOption = None,
-    text_column: Annotated[str, typer.Option(help="What the text is called.")] = "text",
-    id_column: Annotated[str, typer.Option(help="What a document's own name is called.")] = "id",
+    text_column: Annotated[
+        str, typer.Option(help="The column or field that holds the text.")
+    ] = "text",
+    id_column: Annotated[
+        str, typer.Option(help="The column or field that names a document.")
+    ] = "id",
     fdr: Annotated[
         float | None,
         typer.Option(
-            help="The false discovery rate: the share of the hits that may be false.",
+            help="The false discovery rate: which share of the hits may be false.",
             show_default="0.01",
         ),
     ] = None,
     fpr: Annotated[
         float | None,
         typer.Option(
-            help="Use a false-positive rate instead: a document is a hit if its own p-value is at "
-            "most this.",
+            help="Instead, a false-positive rate: every document with a p-value up to this is a "
+            "hit.",
             show_default=False,
         ),
     ] = None,
     hits: Annotated[
-        bool, typer.Option("--hits", help="Also print the hits, which are in hits.csv too.")
+        bool, typer.Option("--hits", help="Print the hits too, not only their number.")
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first document that cannot be read.")
     ] = False,
     engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="This machine, or a Ray cluster.")
+        Literal["local", "ray"], typer.Option(help="Work on this machine, or on a Ray cluster.")
     ] = "local",
     workers: Annotated[
-        int | None, typer.Option(help="How many processes; else one for each core.")
+        int | None, typer.Option(help="How many processes to use. Without it, one for each core.")
     ] = None,
     ray_address: Annotated[
-        str | None, typer.Option(help="The Ray cluster; else one is started on this machine.")
+        str | None,
+        typer.Option(help="The Ray cluster. Without it, one is started on this machine."),
     ] = None,
     tokenizer: TokenizersOption = None,
     payload: FindPayloadOption = False,
@@ -84,7 +89,7 @@ def scan(
     payloads: PayloadListOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a corpus for watermarked documents: list the hits, and sum them up.
+    """Search a corpus for watermarked documents.
 
     A scan that was cut off continues with the same command.
 

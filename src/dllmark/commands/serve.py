@@ -39,7 +39,8 @@ def serve(
         list[Path] | None,
         typer.Option(
             "--key",
-            help="A key file; repeat it to detect several keys. The first marks. Else DLLMARK_KEY.",
+            help="A key file. Repeat the option to recognise several keys; the first one marks. "
+            "Without it, DLLMARK_KEY names the file.",
             show_default=False,
         ),
     ] = None,
@@ -62,14 +63,20 @@ def serve(
         ),
     ] = None,
     upstream_timeout: Annotated[
-        float, typer.Option(help="Seconds in which nothing may come from the upstream.")
+        float, typer.Option(help="How many seconds the upstream may be silent.")
     ] = 300.0,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; others than loopback need tokens.")
+        str,
+        typer.Option(
+            help="The address to listen on. One that other machines reach needs --token-file."
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.", min=0, max=65535)] = 8000,
     token_file: Annotated[
-        Path | None, typer.Option(help="A private file with a bearer token a line.")
+        Path | None,
+        typer.Option(
+            help="A private file of bearer tokens, one on each line: a client must send one."
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -81,20 +88,27 @@ def serve(
     public: Annotated[
         bool,
         typer.Option(
-            "--public", help="Tell verdicts only, as strangers could use more to remove the mark."
+            "--public",
+            help="Answer with verdicts only: strangers could use more to remove the mark.",
         ),
     ] = False,
-    fpr: Annotated[float, typer.Option(help="The verdicts' false-positive rate.")] = 0.01,
+    fpr: Annotated[float, typer.Option(help="The false-positive rate of the verdicts.")] = 0.01,
     payload_bits: PayloadBitsOption = None,
     payloads: PayloadListOption = None,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 2_000_000,
-    max_characters: Annotated[int, typer.Option(help="Characters of a text.")] = 200_000,
-    max_batch: Annotated[int, typer.Option(help="Texts in a request.")] = 64,
-    max_tokens: Annotated[int, typer.Option(help="Tokens to write for a prompt.")] = 512,
-    max_total_tokens: Annotated[int, typer.Option(help="Tokens to write in a request.")] = 8192,
-    max_concurrent: Annotated[int, typer.Option(help="Requests at a time.")] = 128,
-    max_per_minute: Annotated[int, typer.Option(help="Requests of a client a minute.")] = 600,
-    max_waiting: Annotated[int, typer.Option(help="Generations that may wait.")] = 8,
+    max_body: Annotated[int, typer.Option(help="The most bytes in a request.")] = 2_000_000,
+    max_characters: Annotated[int, typer.Option(help="The most characters in a text.")] = 200_000,
+    max_batch: Annotated[int, typer.Option(help="The most texts in a request.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="The most tokens to write for a prompt.")] = 512,
+    max_total_tokens: Annotated[
+        int, typer.Option(help="The most tokens to write for a request.")
+    ] = 8192,
+    max_concurrent: Annotated[int, typer.Option(help="The most requests at a time.")] = 128,
+    max_per_minute: Annotated[
+        int, typer.Option(help="The most requests of a client in a minute.")
+    ] = 600,
+    max_waiting: Annotated[
+        int, typer.Option(help="The most generations that wait for their turn.")
+    ] = 8,
 ) -> None:
     """Serve detection and generation over HTTP, with a page that shows both."""
     require("serving", "serve", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")

@@ -39,7 +39,7 @@ class Llada:
     block that is shorter gets fewer of them. `order` says which tokens of a block
     come first. `cfg_scale` strengthens the prompt by a second pass without it. `remask` masks that
     share of a block's tokens again before each step, at random, so that they are chosen anew.
-    `top_p` draws only from the likeliest tokens, those that reach this probability together.
+    `top_p` draws only from the likeliest tokens, until their probabilities add up to this.
     `suppress_end` never ends a text early: it bans all end tokens, where LLaDA's `logits_eos_inf`
     leaves `<|eot_id|>`. `end_last` reveals the tokens that end a text after all others of their
     block.
