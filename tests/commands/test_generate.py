@@ -263,30 +263,30 @@ UNLOADED = {  # arguments that are refused before a model is loaded
     "order": (["A", "--key", "k", "--order", "up"], "no order 'up': choose one of low_confidence"),
     "no order": (
         ["A", "--key", "k", "--sampler", "parallel", "--order", "random"],
-        "has no --order",
+        "does not take --order",
     ),
     "cache": (["A", "--key", "k", "--cache", "all"], "no cache 'all': choose one of none, prefix"),
     "no cache": (
         ["A", "--key", "k", "--sampler", "dream", "--cache", "prefix"],
-        "the dream sampler has no --cache: use it with llada or parallel",
+        "does not take --cache: leave it out, or choose --sampler llada or parallel",
     ),
     "no steps": (
         ["A", "--key", "k", "--sampler", "parallel", "--steps", "9"],
-        "the parallel sampler has no --steps: use it with llada or dream",
+        "the parallel sampler does not take --steps: leave it out, or choose --sampler llada or",
     ),
-    "no top-k": (["A", "--key", "k", "--top-k", "9"], "the llada sampler has no --top-k: use it"),
+    "no top-k": (["A", "--key", "k", "--top-k", "9"], "the llada sampler does not take --top-k"),
     "top-k": (
         ["A", "--key", "k", "--sampler", "dream", "--top-k", "-1"],
         "top_k is at least 1; got -1",
     ),
     "no guidance": (
         ["A", "--key", "k", "--sampler", "dream", "--cfg-scale", "2"],
-        "the dream sampler has no --cfg-scale: use it with llada",
+        "the dream sampler does not take --cfg-scale",
     ),
     "guidance": (["A", "--key", "k", "--cfg-scale", "-1"], "cfg_scale is from 0 to 100; got -1.0"),
     "guidance and cache": (
         ["A", "--key", "k", "--cfg-scale", "1", "--cache", "prefix"],
-        "cfg_scale needs a pass without the prompt",
+        "cfg_scale does not work with a cache",
     ),
     "seed": (["A", "--key", "k", "--seed", "-1"], "seed is at least 0; got -1"),
     "empty prompt": (["A", " ", "--key", "k"], "prompt 2 is empty: give at least one word"),
@@ -356,7 +356,7 @@ def test_a_model_that_moved_can_be_pointed_to(run, own_key, llada, tmp_path):
     moved.save(tmp_path / "moved.key")
     result = run("generate", "A", "--key", tmp_path / "moved.key", *SHORT)
     assert (result.status, result.out) == (2, "")
-    assert result.err.endswith("If it is elsewhere, say with --model where\n")
+    assert result.err.endswith("If it is elsewhere, say so with --model\n")
     for place in (tmp_path / "model", tmp_path / "model" / "tokenizer.json"):
         options = ["--key", tmp_path / "moved.key", "--model", place, *SHORT]
         assert run("generate", "A", *options).status == 0

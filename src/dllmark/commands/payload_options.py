@@ -61,7 +61,9 @@ def carried_payload(
     if payloads is None or given is None:
         return None
     if not marked:
-        raise InputError("a text without a mark carries no payload: leave out one of the two")
+        raise InputError(
+            "a text without a mark carries no payload: leave out --payload or --no-watermark"
+        )
     return Carried(payloads, payloads.parse(given))
 
 

@@ -110,7 +110,8 @@ def make_sampler(name: str, tokens: int, options: dict[str, Any]) -> Sampler:
         if value is not None and field not in known:
             others = [other for other in SAMPLERS if hasattr(SAMPLERS[other], field)]
             raise InputError(
-                f"the {name} sampler has no --{option}: use it with {' or '.join(others)}"
+                f"the {name} sampler does not take --{option}: leave it out, or choose --sampler "
+                f"{' or '.join(others)}"
             )
         if value is not None:
             settings[field] = value

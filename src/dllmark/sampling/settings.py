@@ -73,7 +73,7 @@ class Llada:
         if not 0 <= self.cfg_scale <= MAX_GUIDANCE:
             raise InputError(f"cfg_scale is from 0 to {MAX_GUIDANCE:g}; got {self.cfg_scale}")
         if self.cfg_scale and self.cache != "none":
-            raise DllmarkError("cfg_scale needs a pass without the prompt: it works without cache")
+            raise DllmarkError("cfg_scale does not work with a cache: leave out one of them")
         if not 0 <= self.remask < 1:
             raise DllmarkError(f"remask is a share of the tokens, in [0, 1); got {self.remask}")
 
