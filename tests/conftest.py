@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import sys
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,12 @@ from samples import marked_text, plain_text
 
 from dllmark.commands.cli import main
 from dllmark.relation.key import Secret, WatermarkKey
+
+
+@pytest.fixture(autouse=True)
+def _silence(monkeypatch):
+    """Let long work say nothing of its progress: how long it takes here is no matter of a test."""
+    monkeypatch.setattr("dllmark.terminal.SILENCE", math.inf)
 
 
 @dataclass

@@ -49,6 +49,7 @@ def test_where_there_is_no_terminal_quick_work_says_nothing(capsys):
 def clock(monkeypatch):
     """A clock that stands still until it is set."""
     now = [0.0]
+    monkeypatch.setattr(dllmark.terminal, "SILENCE", 10.0)
     monkeypatch.setattr(dllmark.terminal, "monotonic", lambda: now[0])
     return now
 

@@ -100,7 +100,8 @@ def test_what_is_written_is_detected_at_the_other_end_of_a_pipe(whose, written, 
         as reader,
     ):  # fmt: skip
         verdict, errors = reader.stdout.read(), writer.stderr.read()
-    assert (writer.returncode, reader.returncode, errors) == (0, 0, b"")
+    assert (writer.returncode, reader.returncode) == (0, 0)
+    assert all(line.startswith(b"writing text 1 of 1: ") for line in errors.splitlines())
     assert b"watermarked" in verdict
 
 
@@ -119,7 +120,7 @@ def test_a_key_is_enough_to_write_and_to_detect(run, layout, tmp_path, request, 
 
     compared = run("generate", "Hello", *options, "--no-watermark")
     assert set(compared.out) <= {*LETTERS, "\n"}
-    assert run("detect", "-", "--key", path, "--fpr", "1e-4", stdin=compared.out).status == 1
+    assert run("detect", "-", "--key", path, "--fpr", "1e-4", stdin=compared.out).status != 0
 
 
 def test_llada2_and_sdar_write_with_their_own_sampler(run, block_causal, tmp_path, monkeypatch):
