@@ -47,6 +47,7 @@ def reports(lab):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dllmark.experiments.lab.perplexities", perplexities)
         patch.setattr("dllmark.experiments.lab.load_judge", lambda name: name)
+        patch.setattr(compare, "LENGTHS", (8, 16, 24))
         return dict(rivals(lab, KEYS, "low_confidence", quick=True))
 
 
@@ -82,6 +83,8 @@ def test_every_scheme_is_in_the_table_of_every_kind_of_prompt(reports):
         names = [row["scheme"] for row in table.rows if row["prompts"] == prompts]
         marked = [scheme.name for scheme in SCHEMES.values() for _ in scheme.scores]
         assert names == ["unmarked", "unmarked, left to right", *marked]
+    columns = list(table.rows[0])
+    assert columns.index("TPR at 0.1 %") < columns.index("mean z") < columns.index("tokens")
     assert (table.about["keys"], table.about["judges"]) == (KEYS, "judge, other judge")
 
 
@@ -158,10 +161,9 @@ def test_every_key_marks_and_no_two_are_the_same(lab, reports):
     assert texts[0][0]["text"] != texts[1][0]["text"]
 
 
-def test_lengths_count_texts_that_reach_them(lab, reports, monkeypatch):
-    monkeypatch.setattr(compare, "LENGTHS", (8, 16, 24))
-    report = compare._lengths(lab, ways("low_confidence", quick=True)[0], KEYS)
-    rows = [row for row in report.rows if (row["scheme"], row["prompts"]) == ("unigram", "C4")]
+def test_lengths_count_texts_that_reach_them(lab, reports):
+    lengths = reports["rivals-lengths"].rows
+    rows = [row for row in lengths if (row["scheme"], row["prompts"]) == ("unigram", "C4")]
     assert [(row["tokens"], row["texts"]) for row in rows] == [(8, 8), (16, 8)]
     texts, _ = written(lab, SCHEMES["unigram"])
     p_values = []
@@ -240,13 +242,11 @@ def test_texts_of_no_token_are_compared_too(endless, tmp_path, monkeypatch):
         endless.name, endless.tokenizer, [dataset], tmp_path, PROTOCOL,
         LocalWriter(lambda: endless), "judge",
     )  # fmt: skip
-    table, lengths = (report for _, report in rivals(lab, 1, "entropy", quick=True))
+    [(_, table)] = rivals(lab, 1, "entropy", quick=True)  # and no length is reached
     for row in table.rows[2:]:
         assert (row["TPR at 1 %"], row["scored"], row["degenerate %"]) == (0, 0, 0)
         assert row["PPL by judge 1"] is None
-    assert lengths.rows == []
     table.write(tmp_path, "table")
-    lengths.write(tmp_path, "lengths")
 
 
 def test_no_key_is_no_comparison(lab):

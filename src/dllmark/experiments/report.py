@@ -16,6 +16,13 @@ from dllmark.files import atomic_write, writing
 
 Row = dict[str, Any]
 
+COLOURS = 10
+"""As many curves as there are colours have the same marker."""
+
+MARKERS = "os^D"
+MOST_INSIDE = 8
+"""A legend of more curves stands beside the panel, so that it hides none of them."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -113,12 +120,14 @@ class Report:
             down, across, figsize=(4.5 * across, 3.5 * down), squeeze=False
         )
         for axis, panel in zip(axes.flat, panels, strict=False):
-            for curve in curves:
-                if (curve.panel, curve.y) == panel:
-                    x, y = zip(*curve.points, strict=True)
-                    axis.plot(x, y, marker="o", markersize=3, label=curve.name)
+            inside = [curve for curve in curves if (curve.panel, curve.y) == panel]
+            for number, curve in enumerate(inside):
+                x, y = zip(*curve.points, strict=True)
+                marker = MARKERS[number // COLOURS % len(MARKERS)]
+                axis.plot(x, y, marker=marker, markersize=4, label=curve.name)
             axis.set(title=panel[0], xlabel=self.axes[0], ylabel=panel[1] or self.axes[1])
-            axis.legend(fontsize=7)
+            beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+            axis.legend(fontsize=7, **(beside if len(inside) > MOST_INSIDE else {}))
         for axis in list(axes.flat)[len(panels) :]:
             axis.axis("off")
         figure.tight_layout()
@@ -152,7 +161,7 @@ def _cell(row: Row, name: str) -> str:
     if isinstance(value, float):
         text = f"{value:.2f}" if "z" in name or "PPL" in name else f"{value:g}"
         if f"{name}, low" in row:
-            digits = 1 if value >= 10 else 3 if value < 1 else 2
+            digits = 1 if abs(value) >= 10 else 3 if abs(value) < 1 else 2
             low, high = (f"{row[f'{name}, {end}']:.{digits}f}" for end in ("low", "high"))
             text = f"{value:.{digits}f} ({low}–{high})"
         return text

@@ -43,6 +43,7 @@ PLOTTED = 0.001
 LENGTHS = (50, 100, 150, 200, 300, 400)
 
 TPR = "TPR at {:g} %"
+FOUND = ("unmarked at 1 %", "mean z", "scored")
 MATCHED_TPR = f"{TPR.format(100 * PLOTTED)}, loops missed"
 MATCHED_Z = "mean z, no loops"
 MATCHED_PPL = "PPL change %, no loops"
@@ -113,7 +114,9 @@ def rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str, 
         raise InputError(f"at least 1 key is needed; got {keys}")
     first, *others = ways(order, quick)
     yield f"rivals-{first.slug}", _compare(lab, first, _entries(first), keys)
-    yield "rivals-lengths", _lengths(lab, first, keys)
+    lengths = _lengths(lab, first, keys)
+    if lengths.rows:  # else no text reaches one
+        yield "rivals-lengths", lengths
     for way in others:
         yield f"rivals-{way.slug}", _compare(lab, way, _entries(way), keys)
     if not quick:
@@ -147,6 +150,7 @@ def _compare(lab: Lab, way: Way, entries: list[tuple[Scheme, float]], keys: int)
             label = "unmarked" if name == way.order else f"unmarked, {name.replace('_', ' ')}"
             row: Row = {"prompts": dataset.name, "scheme": label, "score": None, "γ": None,
                         "δ": None, "texts": found.tokens.size}  # fmt: skip
+            row |= dict.fromkeys([*(TPR.format(100 * rate) for rate in RATES), *FOUND])
             report.add(
                 row | _quality_cells(found, None) | _cost(lab, dataset, [way.unmarked(name)])
             )
@@ -198,8 +202,8 @@ def _rows(
                     "texts": marked.z.size}  # fmt: skip
         for rate in RATES:
             row |= rate_cells(TPR.format(100 * rate), _hits(marked.p_value, rate))
-        row |= rate_cells("unmarked at 1 %", _hits(nulls[alike].p_value, RATES[0]))
-        row |= {"mean z": float(marked.z.mean()), "scored": round(float(marked.count.mean()), 1)}
+        row |= rate_cells(FOUND[0], _hits(nulls[alike].p_value, RATES[0]))
+        row |= {FOUND[1]: float(marked.z.mean()), FOUND[2]: round(float(marked.count.mean()), 1)}
         row |= _quality_cells(found, partner) | _cost(lab, dataset, settings)
         yield row | _matched_cells(lab, marked, found, partner)
 
