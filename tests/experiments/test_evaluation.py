@@ -201,9 +201,9 @@ def written(setting, texts, seconds, batch=4, hardware="one"):
 def test_a_step_is_timed_where_all_texts_were_written_alike():
     mark = Setting("kgw", per_step=2)
     notes = [
-        written(mark.unmarked, 8, 64.0), written(mark, 4, 48.0), written(mark, 4, 16.0),
+        written(mark.unmarked, 7, 64.0), written(mark, 4, 64.0), written(mark, 3, 64.0),
     ]  # fmt: skip
-    assert _step_time(notes, mark, 32) == StepTime(1.0, 1.0, 4, "one")
+    assert _step_time(notes, mark, 32) == StepTime(1.0, 2.0, 4, "one")  # two batches each
     assert _step_time(notes[1:], mark, 32) is None
     assert _step_time([*notes, written(mark, 4, 1.0, hardware="two")], mark, 32) is None
     assert _step_time([*notes, written(mark, 4, 1.0, batch=2)], mark, 32) is None
@@ -292,16 +292,17 @@ def verdict_of(shares, count, null_hits=0, nulls=300):
     [
         ((0.5, 1, 1), 100, "reliable", "detects reliably in texts of 200 tokens or more"),
         ((0.5, 0.95, 1), 100, "reliable", "detects reliably in texts of 300 tokens or more"),
-        ((0.5, 1, 1), 12, "too few texts", "too few to call it reliable"),
-        ((0.5, 0.9, 0.94), 100, "not reliable", "does not detect reliably: of texts cut to 200"),
-        ((1, 1, 0.9), 100, "not reliable", "does not detect reliably"),
+        ((0.5, 1, 1), 12, "too few texts", "may or may not detect reliably"),
+        ((0.5, 0.9, 0.8), 10, "too few texts", "the texts are too few to show it"),
+        ((0.5, 0.6, 0.7), 10, "not reliable", "does not detect reliably: of texts cut to 300"),
+        ((1, 1, 0.8), 100, "not reliable", "does not detect reliably"),
     ],
 )
 def test_the_verdict_follows_the_numbers(shares, count, reliability, said):
     verdict = verdict_of(shares, count)
     assert verdict.reliability == reliability
     assert said in verdict.text
-    assert f"{round(shares[1] * count)} of {count}" in verdict.text
+    assert f"cut to 300 tokens it found {round(shares[2] * count)} of {count}" in verdict.text
     assert ("swap 10 %" in verdict.text) == (reliability != "not reliable")
     assert "What the mark costs was not measured." in verdict.text
 

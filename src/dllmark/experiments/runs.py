@@ -6,6 +6,7 @@ A report may be made much later and elsewhere, and must still say it.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 from collections.abc import Collection
@@ -83,11 +84,11 @@ def summary(notes: Collection[Written]) -> str:
 
 
 def step_seconds(notes: Collection[Written], steps: int) -> float | None:
-    """Return how long a step of a whole batch took, of texts that are written in so many steps.
+    """Return how long a step of a batch took, of texts that are written in so many steps.
 
-    It is None where nothing was noted.
+    The last batch may have fewer texts than the others. It is None where nothing was noted.
     """
-    batches = sum(note.texts / note.batch for note in notes)
+    batches = sum(math.ceil(note.texts / note.batch) for note in notes)
     return sum(note.seconds for note in notes) / (batches * steps) if batches else None
 
 

@@ -34,7 +34,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds that a step took, for a whole batch of texts."""
+    """Seconds that a step took, for a batch of at most so many texts."""
 
     unmarked: float
     marked: float

@@ -173,8 +173,8 @@ def _step(cost: Cost) -> str:
     return (
         f"<p>A step of the sampler took {_seconds(one.unmarked)} without the mark and "
         f"{_seconds(one.marked)} with it, {one.marked / one.unmarked:.2f} times as long: means of "
-        f"batches of {one.batch}, on {escape(one.hardware)}, which other work may have disturbed."
-        "</p>"
+        f"batches of up to {one.batch} texts, on {escape(one.hardware)}, which other work may have "
+        "disturbed.</p>"
     )
 
 

@@ -19,7 +19,8 @@ from dllmark.experiments.evaluation.measures import (
 )
 
 RELIABLE, ASSURED = 0.95, 0.90
-"""A mark detects reliably where it finds so many of the texts, and surely no fewer than these."""
+"""A mark detects reliably where it finds the first share of the texts, and by the interval no less
+than the second; it does not where the interval lies below the first."""
 
 UNLIKELY = 0.05
 """What has a smaller chance is not put down to chance."""
@@ -63,9 +64,9 @@ def conclude(
 
 def reliability_of(found: Detections) -> Reliability:
     """Return whether a mark detects reliably from some length on, as far as the texts can show."""
-    if found.needed[0].tokens is None:
-        return "not reliable"
-    return "too few texts" if reliable_from(found) is None else "reliable"
+    if reliable_from(found) is not None:
+        return "reliable"
+    return "not reliable" if _longest(found).found.high < RELIABLE else "too few texts"
 
 
 def reliable_from(found: Detections) -> int | None:
@@ -136,21 +137,21 @@ def can_be_said(nominal: float, rate: Rate) -> str:
 
 def _on_detection(reliability: Reliability, key_id: str, chosen: float, found: Detections) -> str:
     mark = f"At a false-positive rate of {percent(chosen)}, the mark of key {key_id}"
-    at = _reference(found)
+    at = _longest(found)
     seen = f"of texts cut to {at.tokens} tokens it found {of(at.found)}"
     if reliability == "not reliable":
         return f"{mark} does not detect reliably: {seen}."
     if reliability == "too few texts":
-        return (
-            f"{mark} found at least {percent(RELIABLE)} of these texts from "
-            f"{found.needed[0].tokens} tokens on, but they are too few to call it reliable: {seen}."
-        )
+        return f"{mark} may or may not detect reliably, the texts are too few to show it: {seen}."
     return f"{mark} detects reliably in texts of {reliable_from(found)} tokens or more: {seen}."
 
 
-def _reference(found: Detections) -> RateAt:
-    """Return the point of the curve that the verdict quotes: 200 tokens, else the longest."""
-    return next((one for one in found.curve if one.tokens == LENGTHS[2]), found.curve[-1])
+def _longest(found: Detections) -> RateAt:
+    """Return the longest point of the curve that at least half of the texts reach."""
+    return next(
+        (one for one in reversed(found.curve) if 2 * one.found.count >= found.texts),
+        found.curve[0],
+    )
 
 
 def _on_alarms(alarms: FalseAlarms, chosen: float, nulls: FalsePositives) -> str:
