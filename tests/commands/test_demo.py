@@ -2,9 +2,11 @@
 
 import importlib.util
 import re
+import runpy
 import secrets
 import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from screens import terminal
@@ -108,6 +110,14 @@ def test_the_commands_to_try_next_do_not_meet_an_older_key(tmp_path, monkeypatch
     for name in ("my.key", "my-2.key"):
         (tmp_path / name).touch()
     assert "keygen -o my-3.key\n" in dllmark.commands.demo._next_commands()
+
+
+def test_the_script_of_ci_reads_every_command_to_try_next():
+    stranger = runpy.run_path(str(Path(__file__).parents[2] / ".ci" / "stranger.py"))
+    commands, page = stranger["advice"](dllmark.commands.demo._next_commands())
+    verbs = [shlex.split(command)[1] for command in commands]
+    assert verbs == ["keygen", "generate", "generate", "detect", "serve"]
+    assert page == "http://127.0.0.1:8000"
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", None])

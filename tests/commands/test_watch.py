@@ -130,6 +130,17 @@ def test_where_there_is_no_terminal_nothing_is_drawn(capsys, small_tokenizer):
     assert capsys.readouterr() == ("text\n", "")
 
 
+@pytest.mark.parametrize(("titles", "shown"), [(["text 1 of 1"], "text 1 of 1"),
+                                               (["one", "other"], "2 texts")])  # fmt: skip
+def test_where_there_is_no_terminal_it_says_how_far_the_writing_is(
+    capsys, monkeypatch, small_tokenizer, titles, shown
+):
+    monkeypatch.setattr(dllmark.terminal, "SILENCE", 0.0)
+    with watched(small_tokenizer, titles) as show:
+        show(canvas(5, None, total=2))
+    assert capsys.readouterr().err == f"writing {shown}: 50 %\n"
+
+
 def test_standard_output_does_not_pass_through_the_view(screen, capsys, small_tokenizer):
     with watched(small_tokenizer, ["t"]) as show:
         show(canvas(5, None, total=2))

@@ -33,7 +33,8 @@ def watched(
     the work is.
     """
     if not terminal.err.is_terminal:
-        with terminal.step_bar(titles[0]) as show:
+        texts = titles[0] if len(titles) == 1 else f"{len(titles)} texts"
+        with terminal.step_bar(f"writing {texts}") as show:
             yield show
         return
     with Live(
