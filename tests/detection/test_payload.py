@@ -301,9 +301,9 @@ def test_ordinary_text_under_an_unlucky_key_is_not_taken_for_marked(
         return key_fairness(green, tokenizer).share
 
     detector = PayloadDetector(max(masters, key=share), one, tokenizer, fpr=0.05)
-    found = [detector.detect(ordinary_text(tokenizer, seed)) for seed in range(200)]
+    found = [detector.detect(ordinary_text(tokenizer, seed)) for seed in range(120)]
     assert np.mean([one.expected for one in found]) > 0.51
     hits = sum(one.p_value <= 0.05 for one in found)
     against_gamma = sum(stats.binom.sf(one.green - 1, one.pairs, 0.5) <= 0.05 for one in found)
     assert hits < against_gamma
-    assert stats.binom.sf(hits - 1, 200, 0.05) > 1e-3
+    assert stats.binom.sf(hits - 1, 120, 0.05) > 1e-3

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 from samples import marked_text, plain_text
+from scipy import stats
 
 from dllmark.detection.any_key import detect_any
+from dllmark.detection.counting import count_pairs
 from dllmark.detection.detector import Detector, Verdict
 from dllmark.detection.payload import PayloadDetector
 from dllmark.detection.statement import statement
 from dllmark.detection.words import strength
+from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.relation.payload import Payloads
 
@@ -23,13 +26,14 @@ def test_a_small_p_value_is_never_called_weaker_than_a_larger_one():
 @pytest.fixture(scope="module")
 def lucky(tokenizer):
     """A long text of random words that a key calls watermarked by chance."""
-    text = plain_text(tokenizer, 3000, seed=5)
-    for number in range(1000):
-        key = WatermarkKey(Secret(number.to_bytes(16, "big")), 0.5, tokenizer.id)
-        found = Detector(key, tokenizer).detect(text)
-        if 0.001 < found.p_value < 0.01:
-            return found
-    raise AssertionError("one of 111 keys is as lucky")
+    ids = tokenizer.encode(plain_text(tokenizer, 3000, seed=5))
+    secrets = (Secret(number.to_bytes(16, "big")) for number in range(500))
+    keys = [WatermarkKey(secret, 0.5, tokenizer.id) for secret in secrets]
+    lists = [HashedGreenList(key, tokenizer.vocab_size) for key in keys]
+    green, pairs = count_pairs(lists, tokenizer, ids, np.array([len(ids)]))
+    p_values = stats.binom.sf(green[:, 0] - 1, pairs[0], 0.5)
+    by_luck = np.argmin(np.abs(p_values - 0.004))
+    return Detector(keys[by_luck], tokenizer).detect(ids)
 
 
 def test_chance_and_a_mark_are_not_called_alike(key, tokenizer, lucky):
