@@ -33,7 +33,7 @@ from dllmark.experiments.evaluation.measures import (
     needed,
 )
 from dllmark.experiments.evaluation.run import _step_time, given_texts
-from dllmark.experiments.evaluation.words import alarms_of, can_be_said, conclude
+from dllmark.experiments.evaluation.words import alarms_of, can_be_said, conclude, not_tested, of
 from dllmark.experiments.runs import Written
 from dllmark.experiments.settings import Setting
 
@@ -91,6 +91,8 @@ def test_the_worst_family_is_the_one_that_chance_explains_least(detector, key, t
     accused = [marked_text(key, tokenizer, 60, number) for number in range(3)]
     families = {"fine": plains, "bad": [*accused, *plains[:7]], "tiny": [plains[0]]}
     result = false_positives(detector, families, plains[:5])
+    verdict = conclude("k", 0.05, result, detections(detector, accused * 2), NOTHING, [])
+    assert f"but of the family “bad” {of(result.families[0].found)}, more than" in verdict.text
     assert result.families[0].family == "bad"
     assert {one.family for one in result.families} == {"fine", "bad", "tiny", OWN}
     worst = result.families[0].found
@@ -312,6 +314,14 @@ def test_a_mark_that_accuses_too_often_is_said_to():
     assert verdict.false_alarms == "more than stated"
     assert "accuses too often: 30 of 300 (10 %" in verdict.text
     assert verdict_of((1, 1, 1), 100).false_alarms == "as stated"
+
+
+def test_nulls_of_one_family_are_said_to_be(detector, plains, marks):
+    found = detections(detector, marks)
+    for families, alone in (({"a": plains}, True), ({"a": plains[:9], "b": plains[9:]}, False)):
+        nulls = false_positives(detector, families, plains[:3])
+        lines = not_tested(nulls, found, NOTHING, [], from_files=False)
+        assert ("Other families of unmarked texts: all nulls are of one family." in lines) == alone
 
 
 def test_few_nulls_do_not_show_that_a_rate_is_kept():
