@@ -157,18 +157,22 @@ def test_a_generation_that_waits_is_told_who_comes_first_and_how_far_that_is(ser
     with ExitStack() as stack:
         answers = [
             stack.enter_context(server.client.stream("POST", "/v1/generate", json=request))
-            for _ in range(3)
+            for _ in range(4)
         ]
-        first, second, third = map(read_events, answers)
+        first, second, third, _ = map(read_events, answers)
         assert next(first)[0] == next(second)[0] == next(third)[0] == "start"
         assert next(second) == ("waiting", {"ahead": 1, "progress": 0})
         assert next(third) == ("waiting", {"ahead": 2, "progress": 0})
         gate.let(2)
         assert next(second) == ("waiting", {"ahead": 1, "progress": 1 / 8})
         assert next(third) == ("waiting", {"ahead": 2, "progress": 1 / 8})
+        answers[3].close()
+        wait_until(lambda: len(server.service.queue.pending), 3)
         gate.open()
         assert [name for name, _ in first][-1] == "end"
-        names = [name for name, _ in second]
+        rest = list(second)
+        assert all(data["progress"] for name, data in rest if name == "waiting")
+        names = [name for name, _ in rest]
         assert names == sorted(names, key=["waiting", "step", "end"].index)
         waits = [data["ahead"] for name, data in third if name == "waiting"]
         assert set(waits) == {2, 1}

@@ -91,6 +91,17 @@ def test_a_writing_can_be_stopped(page, gate):
     gate.open()
 
 
+def test_a_link_to_the_example_ends_a_writing(page, server, gate):
+    page.get_by_role("button", name="Write").click()
+    gate.wait_for_model()
+    page.goto(f"{server.url}/#step=5")
+    expect(page.locator("#stage-title")).to_have_text("Recorded example")
+    gate.let(1)
+    expect(page.get_by_text("Stopped.")).to_be_visible()
+    expect(page.get_by_text("step 5 of")).to_be_visible()
+    gate.open()
+
+
 def test_a_second_tab_sees_its_place_in_the_queue_and_the_progress_before_it(
     browser, serve, key, gate
 ):

@@ -118,13 +118,16 @@ class QueuedGeneration:
     def _leave(self, _: asyncio.Task[None]) -> None:
         """Free the place in the queue."""
         self._queue.metrics.generations.labels(self._outcome).inc()
-        self._queue.pending.remove(self)
-        self._queue.tell_waiting()
+        queue = self._queue
+        queue.progress = 0.0 if queue.pending[0] is self else queue.progress
+        queue.pending.remove(self)
+        queue.tell_waiting()
 
     def _made(self, step: Step) -> None:
         """Tell of a step, also those who wait for the last one."""
         self.tell(step)
-        self._queue.tell_waiting(step.number / (step.total or step.number))
+        self._queue.progress = step.number / (step.total or step.number)
+        self._queue.tell_waiting()
 
     def _generate(self) -> list[Generation]:
         """Write the texts, in the model's thread."""
@@ -157,7 +160,7 @@ class QueuedGeneration:
 
 
 class GenerationQueue:
-    """The model and the generations for it: one runs, `waiting` more may wait.
+    """The model and the generations for it: one runs, `waiting` more may wait, in their order.
 
     `on_start` is told, in the model's thread, what begins to be written.
     """
@@ -178,7 +181,7 @@ class GenerationQueue:
         self.pending: list[QueuedGeneration] = []
         self.running: QueuedGeneration | None = None
         self.last_seconds = 1.0
-        self._progress = 0.0
+        self.progress = 0.0
         metrics.pending.set_function(lambda: len(self.pending))
 
     def start(self, arguments: GenerateArguments) -> QueuedGeneration:
@@ -194,14 +197,13 @@ class GenerationQueue:
         generation = QueuedGeneration(self, arguments)
         self.pending.append(generation)
         if len(self.pending) > 1:
-            generation.tell(Waiting(len(self.pending) - 1, self._progress))
+            generation.tell(Waiting(len(self.pending) - 1, self.progress))
         return generation
 
-    def tell_waiting(self, progress: float = 0.0) -> None:
+    def tell_waiting(self) -> None:
         """Tell those who wait how far the first one is."""
-        self._progress = progress
         for ahead, generation in enumerate(self.pending[1:], 1):
-            generation.tell(Waiting(ahead, progress))
+            generation.tell(Waiting(ahead, self.progress))
 
     def close(self) -> None:
         """End what still runs after its step, and the thread."""

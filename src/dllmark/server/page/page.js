@@ -9,7 +9,7 @@ import { aboutModel } from "./words.js";
 import { setUpWriting } from "./write.js";
 
 const stage = new Stage();
-const linked = new URLSearchParams(location.hash.slice(1));
+const readLink = () => new URLSearchParams(location.hash.slice(1));
 const isStatic = document.documentElement.hasAttribute("data-static"); // exported: there is no server
 
 async function start() {
@@ -32,7 +32,7 @@ async function start() {
   for (const part of document.querySelectorAll("[data-private]")) part.hidden = info.public;
   stage.onCheck(setUpChecking(info));
   byId("write-form").hidden = !info.model;
-  if (info.model) setUpWriting(info, stage, linked);
+  if (info.model) setUpWriting(info, stage, readLink());
   document.documentElement.dataset.ready = "true";
 }
 
@@ -51,7 +51,8 @@ byId("token-form").addEventListener("submit", (event) => {
 });
 byId("copy-commands").addEventListener("click", (event) => copy(event.target, byId("commands").textContent));
 
-showExample(stage, linked.has("step") ? Number(linked.get("step")) || 0 : undefined);
+addEventListener("hashchange", () => readLink().has("step") && showExample(stage, readLink()));
+showExample(stage, readLink());
 if (isStatic) {
   byId("about-model").textContent = aboutModel("embedded"); // which wrote the example
   for (const part of document.querySelectorAll("[data-served]")) part.hidden = true;

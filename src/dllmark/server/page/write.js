@@ -28,11 +28,15 @@ export function setUpWriting(info, stage, linked) {
     showError(byId("write-error"), null);
     stage.clear(info.public ? "Your text" : "Your texts", `“${body.prompt}”`, !info.public);
     stage.link = () => linkTo(body);
+    const turn = stage.turn;
     busy(true);
     say("Writing …");
     if (byId("marked").getBoundingClientRect().top > 0.7 * innerHeight) byId("stage").scrollIntoView();
     try {
-      for await (const event of stream("v1/generate", body, mine.signal)) show(event, stage);
+      for await (const event of stream("v1/generate", body, mine.signal)) {
+        if (stage.turn === turn) show(event, stage);
+        else mine.abort(); // a link led back to the example
+      }
       say(`Done: ${stage.summary}.`);
     } catch (error) {
       if (running !== mine) return;
