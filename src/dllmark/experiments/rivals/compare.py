@@ -120,7 +120,9 @@ def rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str, 
     for way in others:
         yield f"rivals-{way.slug}", _compare(lab, way, _entries(way), keys)
     if not quick:
-        yield "rivals-strengths", _compare(lab, first, _entries(first, STRENGTHS), keys)
+        varied = _compare(lab, first, _entries(first, STRENGTHS), keys)
+        varied.title += ", over δ"
+        yield "rivals-strengths", varied
 
 
 def _entries(way: Way, strengths: tuple[float, ...] = (1.0,)) -> list[tuple[Scheme, float]]:
