@@ -245,6 +245,19 @@ def test_a_scheme_writes_what_its_formulas_say(endless, name, temperature, per_s
     assert expected != plain.write(per_step, seed)  # else the mark would not have been tested
 
 
+def test_an_expectation_is_over_all_likely_neighbours(endless, small_key):
+    vocab_size = endless.tokenizer.vocab_size
+    logits = torch.randn(1, 3, vocab_size, generator=torch.Generator().manual_seed(0))
+    logits[..., MASK] = -torch.inf
+    mark = SCHEMES["gloaguen"].mark(small_key, endless.tokenizer, 4.0, 0.5)
+    tokens, masked = torch.full((1, 3), MASK), torch.zeros(1, 3, dtype=torch.bool)
+    biased = mark.bias(tokens, masked, logits, torch.tensor([[1]]))[0, 0]
+    naive = NaiveGloaguen(endless, small_key, 0.5, 4.0).bias([MASK] * 3, logits[0].tolist(), 1)
+    words = slice(SPECIAL, None)
+    found = (biased - logits[0, 1])[words]
+    torch.testing.assert_close(found, torch.tensor(naive)[words], rtol=0, atol=1e-5)
+
+
 def test_every_other_scheme_has_a_naive_transcription():
     assert set(NAIVE) == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
