@@ -42,7 +42,7 @@ def demo() -> None:
     key = WatermarkKey.generate(model.tokenizer.id)
     detector = Detector(key, model.tokenizer)
     mark = Watermark(key, tokenizer=model.tokenizer)
-    sampler = Llada(temperature=0.7, suppress_end=True)
+    sampler = Llada(temperature=0.7, suppress_end=True, cache="block")  # in half the time
     _say(f"A diffusion model fills masks in any order. It is asked twice: {PROMPT}\n")
     titles = ["With the watermark", "Without it"]
     with watched(model.tokenizer, titles, detector) as on_step:
