@@ -344,8 +344,10 @@ def train(run: Run, total: float, now: float, every: float) -> None:
             losses.clear()
             run.note(show=run.step % 200 == 0 or run.step - first == CHECKED, loss=mean, pace=pace)
         if run.seconds - measured >= every:
-            measured = run.seconds
-            run.note(show=True, held_out=run.bounds(run.rows // 2))
+            measured, done = run.seconds, run.seconds / total
+            named = "held_out_in_few_bits" if done >= run.few else "held_out"
+            with run.rounding(done):
+                run.note(show=True, **{named: run.bounds(run.rows // 2)})
         if run.seconds - saved >= 4 * every:
             saved = run.seconds
             run.save()

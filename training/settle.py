@@ -71,7 +71,8 @@ def loss_of_copies(model: Transformer, texts: Texts, random: torch.Generator, ma
     """Return the mean of -log(1 - p) of the copies over the next tokens, at a random step each.
 
     p is a share of the ordinary tokens alone: to end the text must not be the way out of a loop.
-    Texts that repeat themselves no more than real ones have no copies.
+    Texts that repeat themselves no more than real ones have no copies but doubled words, which two
+    neighbours become that are chosen together; the less likely of the two is the copy.
     """
     tokens = texts.tokens
     when = torch.randint(texts.steps, (len(tokens), 1), generator=random, device=tokens.device)
@@ -79,10 +80,27 @@ def loss_of_copies(model: Transformer, texts: Texts, random: torch.Generator, ma
     steps = max(1, AHEAD * texts.steps // tokens.shape[1])
     coming = ~visible & (texts.written <= when + steps) & (tokens >= FIRST)
     loops = copied(tokens, torch.ones_like(visible)).float().mean(1, keepdim=True) > NATURAL
-    copies = (copied(tokens, visible) & loops)[coming].float()
     log_p = model(torch.where(visible, tokens, mask))[coming][:, FIRST:].float().log_softmax(-1)
-    said = log_p.gather(-1, (tokens[coming] - FIRST)[:, None])[:, 0]
-    return (-torch.log1p(-said.exp().clamp(max=1 - 1e-4)) * copies).mean()
+    said = torch.zeros(tokens.shape, device=tokens.device)
+    said[coming] = log_p.gather(-1, (tokens[coming] - FIRST)[:, None])[:, 0]
+    copies = copied(tokens, visible) & loops | doubled(tokens, coming, said.detach())
+    losses = -torch.log1p(-said.exp().clamp(max=1 - 1e-4)) * copies
+    return losses[coming].mean()
+
+
+def doubled(tokens: Tensor, coming: Tensor, said: Tensor) -> Tensor:
+    """Return [B, L]: of two equal neighbours that are both to come, the one less likely said.
+
+    >>> tokens = torch.tensor([[20, 20, 30, 20]])
+    >>> doubled(tokens, torch.ones(1, 4, dtype=torch.bool), torch.tensor([[-1.0, -2.0, 0.0, 0.0]]))
+    tensor([[False,  True, False, False]])
+    """
+    twice = (tokens[:, 1:] == tokens[:, :-1]) & coming[:, 1:] & coming[:, :-1]
+    second = said[:, 1:] <= said[:, :-1]
+    found = torch.zeros_like(coming)
+    found[:, 1:] |= twice & second
+    found[:, :-1] |= twice & ~second
+    return found
 
 
 class Settling:

@@ -182,6 +182,13 @@ def test_copies_become_less_likely(monkeypatch):
     assert (likely()[6:9] < before[6:9]).all()
 
 
+def test_a_doubled_word_becomes_less_likely_where_it_was_less_likely():
+    tokens = torch.tensor([[20, 20, 30, 40, 40]])
+    coming = torch.tensor([[True, True, True, False, True]])
+    said = torch.tensor([[-2.0, -1.0, 0.0, 0.0, -3.0]])
+    assert settle.doubled(tokens, coming, said).tolist() == [[True, False, False, False, False]]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_row_masked_as_sampled_is_whole_before_its_block_and_empty_after_it(seed):
