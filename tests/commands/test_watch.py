@@ -1,7 +1,7 @@
 """A text while it is written: masks become words, in the key's colours, and no word is cut."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from screens import canvas, frames, terminal
 
@@ -90,6 +90,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.integers(4, 20))
+@example([(" ", ""), ("aaaa", "")], 4)
 def test_lines_end_between_words_and_nothing_is_lost(pieces, width):
     lines = "".join(text for text, _ in in_lines(pieces, width)).split("\n")
     whole = "".join("░" if piece is None else piece[0] for piece in pieces)

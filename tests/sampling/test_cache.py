@@ -83,7 +83,7 @@ def test_a_text_written_with_a_cache_carries_the_mark(model, small_key, cache):
 def test_a_cache_that_cannot_be_is_refused():
     with pytest.raises(DllmarkError, match="no cache 'all': choose one of none, prefix, block"):
         Parallel(cache="all")
-    with pytest.raises(DllmarkError, match="works without cache"):
+    with pytest.raises(DllmarkError, match="does not work with a cache"):
         Llada(cfg_scale=1.0, cache="prefix")
     with pytest.raises(TypeError):
         Dream(cache="prefix")

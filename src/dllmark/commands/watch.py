@@ -121,8 +121,9 @@ def in_lines(pieces: Iterable[tuple[str, str] | None], width: int) -> Iterator[t
         nonlocal column, space, word
         long = sum(cell_len(text) for text, _ in word)
         gap = sum(cell_len(text) for text, _ in space)
-        if column and column + gap + long > width:
-            yield "\n", ""
+        if column + gap + long > width:
+            if column:
+                yield "\n", ""
             column, gap, space = 0, 0, []
         yield from space
         yield from word
