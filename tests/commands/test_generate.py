@@ -357,7 +357,7 @@ def test_a_model_that_moved_can_be_pointed_to(run, own_key, llada, tmp_path):
     moved.save(tmp_path / "moved.key")
     result = run("generate", "A", "--key", tmp_path / "moved.key", *SHORT)
     assert (result.status, result.out) == (2, "")
-    assert result.err.endswith("If it is elsewhere, say so with --model\n")
+    assert result.err.endswith("If it is elsewhere, name its folder with --model\n")
     for place in (tmp_path / "model", tmp_path / "model" / "tokenizer.json"):
         options = ["--key", tmp_path / "moved.key", "--model", place, *SHORT]
         assert run("generate", "A", *options).status == 0

@@ -108,7 +108,7 @@ def detect(
             keys, tokenizer or (), fpr=fpr, scoring=scoring, marked_share=share
         )
     elif scoring != "unique":
-        raise InputError("payloads are told by distinct pairs: leave out --scoring")
+        raise InputError("payloads are found by distinct pairs only: leave out --scoring")
     else:
         detector = load_payload_detector(
             only_master(keys), space, tokenizer or (), fpr=fpr, marked_share=share

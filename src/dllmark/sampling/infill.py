@@ -57,7 +57,8 @@ def _fill(
     length = max(map(len, texts))
     if length > model.config.max_length:
         raise DllmarkError(
-            f"a text has {length} tokens, and {model.name} takes {model.config.max_length}"
+            f"a text has {length} tokens, and {model.name} takes {model.config.max_length}: "
+            "shorten it"
         )
     canvas = _canvas(model, texts, positions, length)
     if canvas.revealed.all():

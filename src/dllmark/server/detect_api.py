@@ -116,8 +116,8 @@ async def detect(body: DetectRequest, request: Request) -> Response:
     service.limits.check_texts(texts)
     if body.payload:
         if body.scoring == "all":
-            raise Refusal(400, "invalid_body", "payloads are told by distinct pairs: leave out "
-                          "scoring", param="scoring")  # fmt: skip
+            raise Refusal(400, "invalid_body", "payloads are found by distinct pairs only: leave "
+                          "out scoring", param="scoring")  # fmt: skip
         service.check_payload_work(texts)
     results, content = await service.run(_answer, service, texts, body)
     service.count(results)
