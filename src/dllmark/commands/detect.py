@@ -68,7 +68,7 @@ def detect(
     report: Annotated[
         str | None,
         typer.Option(
-            help="A report.json of `dllmark report`: the power of a miss is by what it measured.",
+            help="A report.json of `dllmark report`, to take the power of a miss from.",
             show_default=False,
         ),
     ] = None,

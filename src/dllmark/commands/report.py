@@ -64,7 +64,7 @@ def report(
     ] = None,
     unmarked: Annotated[
         str | None,
-        typer.Option(help="JSONL of the model's unmarked texts, beside --marked: what it costs."),
+        typer.Option(help="JSONL of the model's unmarked texts, beside --marked, to say what the mark costs."),
     ] = None,
     attacked: Annotated[
         list[str] | None,
@@ -73,13 +73,16 @@ def report(
         ),
     ] = None,
     fpr: Annotated[
-        float, typer.Option(help="The false-positive rate to conclude at.")
+        float, typer.Option(help="The false-positive rate of the report's verdict.")
     ] = 0.01,
     strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT.name,
     delta: Annotated[
         float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = TEMPERATURE,
+    temperature: Annotated[
+        float,
+        typer.Option(help="How much is left to chance: 0 always takes the likeliest token."),
+    ] = TEMPERATURE,
     tokens: Annotated[
         int | None,
         typer.Option(help=f"Tokens written for each prompt; else {TOKENS}, or {QUICK_TOKENS} "
