@@ -64,7 +64,7 @@ def report(
     ] = None,
     unmarked: Annotated[
         str | None,
-        typer.Option(help="JSONL of its unmarked texts, beside --marked, to say what the mark costs."),
+        typer.Option(help="JSONL of unmarked texts, beside --marked, to say what the mark costs."),
     ] = None,
     attacked: Annotated[
         list[str] | None,
