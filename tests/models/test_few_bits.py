@@ -82,3 +82,23 @@ def test_scales_of_another_shape_are_refused(folder):
     save_file(stored, folder / "model.safetensors")
     with pytest.raises(ModelError, match=r"up_proj.weight.scale .* has the shape \(96, 1\)"):
         load_model(str(folder), dtype="float32")
+
+
+def test_scales_of_ordinary_numbers_are_refused(folder):
+    stored = load_file(folder / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    stored[name] = torch.zeros(96, 64)
+    save_file(stored, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=r"up_proj.weight .* its numbers are torch.float32"):
+        load_model(str(folder))
+
+
+@torch.inference_mode()
+def test_a_table_of_tokens_in_4_bits_is_expanded(folder):
+    stored = load_file(folder / "model.safetensors")
+    name = "model.embed_tokens.weight"
+    stored[name] = torch.full((len(stored[name]), 32), 0x97, dtype=torch.uint8)
+    save_file(stored, folder / "model.safetensors")
+    embedding = load_model(str(folder), device="cpu").transformer.embedding.weight
+    scale = stored[f"{name}.scale"].float()
+    assert torch.equal(embedding[:, :2], torch.stack([-scale[:, 0], scale[:, 0]], 1))

@@ -81,8 +81,12 @@ def read_transformer(
                     _assign(transformer, places[name], stored.to(dtype))
                     continue
                 scale = tensors.get_tensor(name + few_bits.SCALE)
-                _check_scale(folder, name, names[name], tuple(scale.shape))
-                if kernels and stored.dtype == torch.uint8:
+                _check_few_bits(folder, name, names[name], stored.dtype, tuple(scale.shape))
+                if (
+                    kernels
+                    and stored.dtype == torch.uint8
+                    and _is_linear(transformer, places[name])
+                ):
                     in_few_bits.append((places[name][0], stored, scale))
                 else:
                     _assign(transformer, places[name], few_bits.expanded(stored, scale).to(dtype))
@@ -163,8 +167,15 @@ def _check_tensors(
         )
 
 
-def _check_scale(folder: Path, name: str, shape: TensorShape, given: TensorShape) -> None:
-    """Raise `ModelError` unless each group of a matrix in few bits has its scale."""
+def _check_few_bits(
+    folder: Path, name: str, shape: TensorShape, dtype: torch.dtype, given: TensorShape
+) -> None:
+    """Raise `ModelError` unless a matrix is of few bits and each of its groups has a scale."""
+    if dtype not in (torch.int8, torch.uint8):
+        raise ModelError(
+            f"{name} in {folder} has scales, but its numbers are {dtype}: only weights in 4 bits "
+            "(uint8) and 8 bits (int8) with scales can be read"
+        )
     expected = (*shape[:-1], shape[-1] // few_bits.GROUP)
     if given != expected or shape[-1] % few_bits.GROUP:
         raise ModelError(
@@ -190,6 +201,14 @@ def _parameter(transformer: Transformer, place: Place) -> Tensor:
     name, number = place
     parameter = transformer.get_parameter(name)
     return parameter if number is None else parameter[number]
+
+
+def _is_linear(transformer: Transformer, place: Place) -> bool:
+    """Say whether a place is the matrix of a linear layer, and not a table or a slice."""
+    name, number = place
+    return number is None and isinstance(
+        transformer.get_submodule(name.rpartition(".")[0]), nn.Linear
+    )
 
 
 def _assign(transformer: Transformer, place: Place, tensor: Tensor) -> None:
