@@ -132,6 +132,17 @@ def endless(small_tokenizer):
 
 
 @pytest.fixture
+def loaded_models(endless, monkeypatch):
+    """The names of the models that are loaded: each is the endless one."""
+    loaded = []
+    load = "dllmark.models.loading.load_model"
+    monkeypatch.setattr(load, lambda source, device: loaded.append(source) or endless)
+    tokenizer = "dllmark.relation.tokenizer.load_tokenizer"
+    monkeypatch.setattr(tokenizer, lambda source: endless.tokenizer)
+    return loaded
+
+
+@pytest.fixture
 def scan_environment(monkeypatch):
     """Undo at the end what a scan in this process says to the tokenizers."""
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")

@@ -10,8 +10,6 @@ from html import escape
 import pytest
 from samples import marked_text, plain_text
 
-import dllmark.models.loading
-import dllmark.relation.tokenizer
 from dllmark.detection.detector import Detector
 from dllmark.experiments import batches
 
@@ -164,23 +162,14 @@ def test_a_key_of_another_tokenizer_is_told_what_to_do(run, files, small_tokeniz
 
 
 @pytest.fixture
-def small(endless, small_key, tmp_path, monkeypatch):
+def small(loaded_models, small_key, tmp_path, monkeypatch):
     """A small model in place of every other, its key, prompts and nulls."""
-    loaded = []
-    monkeypatch.setattr(
-        dllmark.models.loading,
-        "load_model",
-        lambda source, device: loaded.append(source) or endless,
-    )
-    monkeypatch.setattr(
-        dllmark.relation.tokenizer, "load_tokenizer", lambda source: endless.tokenizer
-    )
     monkeypatch.chdir(tmp_path)
     small_key.save(tmp_path / "small.key")
     lines(tmp_path / "prompts.jsonl", [{"prompt": f"w{number}"} for number in range(8)])
     text = " ".join(f"w{number * number % 31}" for number in range(60))
     lines(tmp_path / "nulls.jsonl", [f"w{number} {text}" for number in range(8)])
-    return loaded
+    return loaded_models
 
 
 SMALL = ["report", "--key", "small.key", "--model", "tiny", "--prompts", "prompts.jsonl",

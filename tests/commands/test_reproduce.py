@@ -15,22 +15,13 @@ NAMES = ["table1", "table2", "table3", "figure2", "figure3", "examples", "length
 
 
 @pytest.fixture
-def folder(endless, tmp_path, monkeypatch):
+def folder(loaded_models, tmp_path, monkeypatch):
     """A folder with prompts, where every model is a small one."""
-    loaded = []
-    monkeypatch.setattr(
-        dllmark.models.loading,
-        "load_model",
-        lambda source, device: loaded.append(source) or endless,
-    )
-    monkeypatch.setattr(
-        dllmark.relation.tokenizer, "load_tokenizer", lambda source: endless.tokenizer
-    )
     monkeypatch.chdir(tmp_path)
     words = " ".join(f"w{number % 32}" for number in range(40))
     rows = [{"text": f"w{number} {words}"} for number in range(8)]
     (tmp_path / "c4.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return loaded
+    return loaded_models
 
 
 SMALL = ["--c4", "c4.jsonl", "--out", "out", "--samples", "8", "--tokens", "32", "--scored", "30",
