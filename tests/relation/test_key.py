@@ -124,6 +124,15 @@ def test_a_missing_key_file_says_how_to_make_one(tmp_path):
         WatermarkKey.load(tmp_path / "my.key")
 
 
+@pytest.mark.parametrize("given", ["content", "secret"])
+def test_a_secret_given_in_place_of_a_path_is_not_shown(saved, given):
+    content = saved.read_text()
+    secret = json.loads(content)["secret"]
+    with pytest.raises(KeyFileError, match="looks like the secret itself") as caught:
+        WatermarkKey.load(content if given == "content" else secret)
+    assert secret not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["", "x" * 300])
 def test_a_name_that_cannot_be_a_key_file_is_a_clear_error(tmp_path, name):
     with pytest.raises(KeyFileError, match="cannot read the key file"):

@@ -11,6 +11,7 @@ import hmac
 import json
 import math
 import os
+import re
 import secrets
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -33,6 +34,8 @@ ANY_TOKENIZER = "any"
 FORMAT = "dllmark-key-1"
 SEALED_FORMAT = "dllmark-sealed-key-1"
 SECRET_BYTES = 16
+LOOKS_SECRET = re.compile(r'[{}"\n]|\b[0-9a-fA-F]{32}\b')
+"""What stands in the content of a key file, or is a secret in letters, and hardly in a path."""
 LONGEST_NOTE = 10_000
 LONGEST_LABEL = 200
 
@@ -276,9 +279,16 @@ def _read_private(path: Path) -> bytes:
                     f"run `chmod 600 {path}`, and make a new key if others used this machine"
                 )
             return file.read(1 << 20)
-    except (FileNotFoundError, ValueError):
-        raise KeyFileError(f"there is no key file {path}: make one with `dllmark keygen`") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if LOOKS_SECRET.search(str(path)):
+            raise KeyFileError(
+                "a key is given by the path of its file, and what was given looks like the secret "
+                "itself: it is not shown. Put it in DLLMARK_KEY, or in a file of your own"
+            ) from None
+        if isinstance(error, FileNotFoundError | ValueError):
+            raise KeyFileError(
+                f"there is no key file {path}: make one with `dllmark keygen`"
+            ) from None
         raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
 
 
