@@ -19,6 +19,7 @@ from rich.pretty import pretty_repr
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, InputError, KeyFileError, MismatchError
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
+from dllmark.relation.keyring import KeyRing
 from dllmark.relation.prf import siphash
 
 KEY = WatermarkKey(Secret(SECRET), 0.5, TokenizerId("some", "sha256:some"), "today", "a remark")
@@ -124,12 +125,13 @@ def test_a_missing_key_file_says_how_to_make_one(tmp_path):
         WatermarkKey.load(tmp_path / "my.key")
 
 
+@pytest.mark.parametrize("read", [WatermarkKey.load, KeyRing])
 @pytest.mark.parametrize("given", ["content", "secret"])
-def test_a_secret_given_in_place_of_a_path_is_not_shown(saved, given):
+def test_a_secret_given_in_place_of_a_path_is_not_shown(saved, given, read):
     content = saved.read_text()
     secret = json.loads(content)["secret"]
     with pytest.raises(KeyFileError, match="looks like the secret itself") as caught:
-        WatermarkKey.load(content if given == "content" else secret)
+        read(content if given == "content" else secret)
     assert secret not in str(caught.value)
 
 

@@ -269,6 +269,15 @@ def derived_secrets(secret: Secret, labels: Iterable[str]) -> Secret:
     return Secret(b"".join(derived))
 
 
+def refuse_secret(path: Path) -> None:
+    """Raise `KeyFileError`, which quotes nothing, for a path that looks like a key itself."""
+    if LOOKS_SECRET.search(str(path)):
+        raise KeyFileError(
+            "a key is given by the path of its file, and what was given looks like the secret "
+            "itself: it is not shown. Put it in DLLMARK_KEY, or in a file of your own"
+        ) from None
+
+
 def _read_private(path: Path) -> bytes:
     """Return a key file's bytes if nobody but its owner can read it."""
     try:
@@ -280,11 +289,7 @@ def _read_private(path: Path) -> bytes:
                 )
             return file.read(1 << 20)
     except (OSError, ValueError) as error:
-        if LOOKS_SECRET.search(str(path)):
-            raise KeyFileError(
-                "a key is given by the path of its file, and what was given looks like the secret "
-                "itself: it is not shown. Put it in DLLMARK_KEY, or in a file of your own"
-            ) from None
+        refuse_secret(path)
         if isinstance(error, FileNotFoundError | ValueError):
             raise KeyFileError(
                 f"there is no key file {path}: make one with `dllmark keygen`"

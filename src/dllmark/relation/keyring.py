@@ -25,6 +25,7 @@ from dllmark.relation.key import (
     WatermarkKey,
     check_label,
     passphrase_from_environment,
+    refuse_secret,
 )
 from dllmark.relation.ring_record import RingKey, RingRecord, check_rotation
 from dllmark.relation.rotation import TEXTS_PER_KEY
@@ -99,6 +100,7 @@ class KeyRing:
         try:
             found = path.stat()
         except OSError:
+            refuse_secret(self.folder)
             raise KeyRingError(
                 f"there is no key ring in {self.folder}: make one with `dllmark keys new`"
             ) from None
