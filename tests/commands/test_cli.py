@@ -9,6 +9,7 @@ from pathlib import Path
 
 import checkpoints
 import pytest
+from typer.core import TyperOption
 
 import dllmark
 from dllmark.commands.cli import command_line
@@ -139,6 +140,13 @@ def test_help_names_no_type_for_a_flag_and_no_list_for_what_may_be_repeated(run,
         assert "--help" in shown and "<bool>" not in shown
         options = shown.partition("Options")[2]
         assert "<list[" not in options, path
+
+
+def test_commands_run_with_a_typer_that_does_not_tell_the_types_of_values(monkeypatch):
+    has = next((each for each in TyperOption.__mro__ if "display_type" in vars(each)), None)
+    if has:  # typer 0.29 and later
+        monkeypatch.delattr(has, "display_type")
+    assert "detect" in command_line().commands
 
 
 def test_a_shell_completes_commands_options_and_values_once_it_is_told_to(tmp_path):

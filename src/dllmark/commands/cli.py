@@ -80,7 +80,7 @@ def command_line() -> TyperGroup:
         for option in command.get_params(context):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
-            elif option.param_type_name == "option" and option.multiple:
+            elif getattr(option, "multiple", False) and hasattr(option, "display_type"):
                 named = re.sub(r"list\[(\w+)\]", r"\1", option.display_type(context))
                 option.metavar = named.lower()
         waiting += [(below, context) for below in getattr(command, "commands", {}).values()]
