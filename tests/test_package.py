@@ -39,6 +39,19 @@ def test_the_key_file_that_the_documentation_shows_is_one(tmp_path):
     assert key.tokenizer == dllmark.load_tokenizer("embedded").id
 
 
+def test_the_package_is_smaller_than_what_pypi_takes():
+    package = ROOT / "src" / "dllmark"
+    files = [path for path in package.rglob("*") if path.suffix != ".pyc" and path.is_file()]
+    assert 50e6 < sum(path.stat().st_size for path in files) < 95e6  # it takes 100 MB, compressed
+
+
+def test_the_licence_of_the_model_lies_beside_it_and_is_declared():
+    notice = ROOT / "src" / "dllmark" / "models" / "embedded" / "NOTICE"
+    assert all(said in notice.read_text() for said in ("SmolLM2", "Apache License 2.0", "changed"))
+    declared = (ROOT / "pyproject.toml").read_text()
+    assert f'license-files = ["LICENSE", "{notice.relative_to(ROOT).as_posix()}"]' in declared
+
+
 def test_every_public_name_is_there_described_and_completed():
     assert {*dllmark.__all__, "__version__"} <= {*dir(dllmark)}
     for name in dllmark.__all__:

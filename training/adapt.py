@@ -7,7 +7,9 @@ next token (Dream's shift), so that little of what the model knows is lost. Trai
 seconds are done in all runs together, at most `--seconds` of them now; the same command again goes
 on from the checkpoint. Towards the end the weights are rounded to few bits in the loop. Writes
 run/checkpoint.pt, run/log.jsonl and run/model, a folder that the Dream loader reads; a new run may
-start from such a folder too.
+start from such a folder too. With `--rank` only adapters are learned, and kept in
+run/adapter.safetensors; `--adapter` starts from such a file, and with `--total 0 --held-out 0` only
+merges it into run/model.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import lora
 from dllmark.models.families import DREAM
 from dllmark.models.loading import load_model
 from dllmark.models.transformer import Transformer
 from documents import CHAT, Rows
+from masking import corrupt, spoil, weighed
 from pretrained import export, numbers, weights
 from quantise import in_few_bits
-from train import corrupt, schedule, weighed
 
 Counts = dict[int, dict[str, int]]
 
@@ -52,19 +55,13 @@ HELD_OUT: Counts = {
 }
 """The same for the rows that the bound is measured on. Most chats have less than 352 tokens."""
 
+TAUGHT = ("chats", "teacher")
+"""The corpora that the teacher wrote."""
+
 ROWS = sum(sum(counts.values()) for counts in BATCH.values())
 
-CLEAN_PROMPT, CLEAN_PREFIX = 0.7, 0.3
-"""The share of rows whose prompt is never masked, and of those whose beginning is not."""
-
-IN_BLOCKS, BLOCK = 0.4, 32
-"""The share of rows masked as LLaDA's sampler sees a text, and the tokens of its block."""
-
-BLOCK_WEIGHT, LATER_WEIGHT = 3.0, 0.2
-"""What tokens of the block weigh in such a row (over the share masked), and what follows it."""
-
-PADDING = 0.05
-"""What the ends of text that fill a row up weigh in the loss."""
+LOGITS_AT_ONCE = 1 << 31
+"""A step of more logits, as of a large vocabulary, is taken in parts."""
 
 CHECKED = 20
 """The first steps of a run, each of which must give numbers."""
@@ -88,12 +85,20 @@ class Reader:
 
 
 class Data:
-    """The packed corpora of a folder, those of them that are there."""
+    """The packed corpora of a folder, those of them that are there.
 
-    def __init__(self, folder: Path, end: int, device: str, split: str = "") -> None:
+    Of what the teacher wrote, texts of fewer than `shortest` tokens are left out.
+    """
+
+    def __init__(
+        self, folder: Path, end: int, device: str, split: str = "", shortest: int = 0
+    ) -> None:
         names = {name for counts in (*BATCH.values(), *HELD_OUT.values()) for name in counts}
         there = [name for name in names if (folder / f"{name}{split}.rows.npy").exists()]
-        self.corpora = {name: Rows(folder, f"{name}{split}", end, device) for name in there}
+        self.corpora = {
+            name: Rows(folder, f"{name}{split}", end, device, shortest if name in TAUGHT else 0)
+            for name in there
+        }
 
     def draw(
         self, length: int, scale: float, random: torch.Generator, only: str | None = None,
@@ -107,45 +112,6 @@ class Data:
             if name in self.corpora and only in (None, name)
         ]
         return torch.cat([tokens for tokens, _ in parts]), torch.cat([sizes for _, sizes in parts])
-
-
-def spoil(
-    tokens: Tensor, sizes: Tensor, random: torch.Generator, mask: int
-) -> tuple[Tensor, Tensor]:
-    """Return masked rows and the weights of their tokens, for training."""
-    size, prompt = sizes[:, :1], sizes[:, 1:]
-    draws = torch.rand(size.shape, generator=random, device=tokens.device)
-    clean = torch.where(draws < CLEAN_PROMPT, prompt, 0)
-    noisy, weight = corrupt(
-        tokens, random, prefixes=CLEAN_PREFIX, lowest=0.02, clean=clean, mask=mask
-    )
-    draws = torch.rand(size.shape, generator=random, device=tokens.device)
-    seen, weight_seen = as_sampled(tokens, size, prompt, random, mask)
-    noisy = torch.where(draws < IN_BLOCKS, seen, noisy)
-    weight = torch.where(draws < IN_BLOCKS, weight_seen, weight)
-    padding = torch.arange(tokens.shape[1], device=tokens.device) >= size
-    return noisy, torch.where(padding, PADDING * weight, weight)
-
-
-def as_sampled(
-    tokens: Tensor, size: Tensor, prompt: Tensor, random: torch.Generator, mask: int
-) -> tuple[Tensor, Tensor]:
-    """Return rows as a sampler that writes in blocks sees them, and the weights of their tokens.
-
-    All is there before the block, a part of the block, and nothing after it: text masked evenly is
-    never like that.
-    """
-    place = torch.arange(tokens.shape[1], device=tokens.device)
-
-    def uniform(width: int = 1) -> Tensor:
-        return torch.rand(len(tokens), width, generator=random, device=tokens.device)
-
-    start = prompt + (uniform() * (size - prompt)).long()
-    share = 0.1 + 0.9 * uniform()
-    block, later = (place >= start) & (place < start + BLOCK), place >= start + BLOCK
-    hidden = block & (uniform(tokens.shape[1]) < share)
-    weight = torch.where(hidden, BLOCK_WEIGHT / share, LATER_WEIGHT * later)
-    return torch.where(hidden | later, mask, tokens), weight
 
 
 @torch.no_grad()
@@ -198,7 +164,7 @@ def uncompiled(device: str) -> AbstractContextManager[Any]:
 def optimizer(model: Transformer, rate: float) -> torch.optim.Optimizer:
     """Return what moves the weights. Muon, tried at the same rate, was slower."""
     on_gpu = model.embedding.weight.is_cuda
-    parameters = model.parameters()
+    parameters = lora.learned(model).values()
     return torch.optim.AdamW(parameters, rate, betas=(0.9, 0.98), weight_decay=0.0, fused=on_gpu)
 
 
@@ -222,6 +188,11 @@ def load(start: Path, reader: Reader, device: str) -> Transformer:
     return model.to(device)
 
 
+def schedule(done: float) -> float:
+    """Return the share of the learning rate: a short warm-up, a decay over the last 45 %."""
+    return min(1.0, done / 0.01 + 0.01, (1 - done) / 0.45)
+
+
 def compile_blocks(model: Transformer) -> None:
     """Compile the blocks, which are all alike: that takes seconds, the whole model minutes."""
     torch._dynamo.config.recompile_limit = 64  # first, last and other blocks, rows of each length
@@ -239,6 +210,11 @@ class Run:
         torch.set_float32_matmul_precision("high")
         self.reader = Reader(arguments.tokenizer, self.device)
         self.model = load(arguments.start, self.reader, self.device)
+        self.rank = arguments.rank
+        if self.rank:
+            lora.add(self.model, self.rank, self.reader.mask)
+        if arguments.adapter:
+            lora.load(self.model, arguments.adapter)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
         self.tuned = optimizer(self.model, self.rate)
         self.step, self.seconds, self.tokens, self.rows = 0, 0.0, 0, arguments.held_out
@@ -265,15 +241,21 @@ class Run:
         with self.rounding(done):
             for tokens, sizes in batches:
                 noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
-                with autocast(self.device):
-                    loss = self.weigh(self.model(noisy), tokens, weight)
-                    loss = loss * (tokens.numel() / total)
-                loss.backward()
-                losses.append(loss.detach())
+                parts = math.ceil(tokens.numel() * len(self.reader.bytes) / LOGITS_AT_ONCE)
+                some = zip(*(one.chunk(parts) for one in (noisy, tokens, weight)), strict=True)
+                losses += [self.loss(*part, total) for part in some]
         move(self.tuned, self.model, self.rate * schedule(done))
         self.step += 1
         self.tokens += total
         return torch.stack(losses).sum()
+
+    def loss(self, noisy: Tensor, tokens: Tensor, weight: Tensor, total: int) -> Tensor:
+        """Return the loss of some rows of a step of so many tokens; it is learned from."""
+        with autocast(self.device):
+            loss = self.weigh(self.model(noisy), tokens, weight)
+            loss = loss * (tokens.numel() / total)
+        loss.backward()
+        return loss.detach()
 
     def bounds(self, rows: int) -> dict[str, dict[str, float]]:
         """Return the bound on held-out chats, on their answers given the questions, and on all."""
@@ -299,7 +281,7 @@ class Run:
         """Write the checkpoint; a run that is cut short leaves the one before."""
         state = {
             "step": self.step, "seconds": self.seconds, "tokens": self.tokens,
-            "model": self.model.state_dict(), "optimizer": self.tuned.state_dict(),
+            "model": lora.learned(self.model), "optimizer": self.tuned.state_dict(),
         }  # fmt: skip
         torch.save(state, self.checkpoint.with_suffix(".new"))
         self.checkpoint.with_suffix(".new").replace(self.checkpoint)
@@ -307,16 +289,21 @@ class Run:
     def resume(self) -> None:
         """Go on from the checkpoint."""
         state = torch.load(self.checkpoint, map_location=self.device)
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"], strict=False)  # not what is frozen or tied
         self.tuned.load_state_dict(state["optimizer"])
         self.step, self.seconds, self.tokens = (state[k] for k in ("step", "seconds", "tokens"))
 
     def finish(self, total: float) -> None:
         """Measure, save, and write the model as it is, and what few bits make of it."""
-        self.note(show=True, held_out=self.bounds(self.rows))
-        with in_few_bits(self.model):
-            self.note(show=True, held_out_in_few_bits=self.bounds(self.rows))
+        if self.rows:
+            self.note(show=True, held_out=self.bounds(self.rows))
+        if self.rows and not self.rank:
+            with in_few_bits(self.model):
+                self.note(show=True, held_out_in_few_bits=self.bounds(self.rows))
         self.save()
+        if self.rank:
+            lora.save(self.model, self.out / "adapter.safetensors")
+            lora.merge(self.model)
         reader = self.reader
         export(self.model, reader.definition, reader.mask, reader.end, self.out / "model")
         print("done" if self.seconds >= total else "to be continued", flush=True)
@@ -343,7 +330,7 @@ def train(run: Run, total: float, now: float, every: float) -> None:
             mean = torch.stack(losses).mean().item()
             losses.clear()
             run.note(show=run.step % 200 == 0 or run.step - first == CHECKED, loss=mean, pace=pace)
-        if run.seconds - measured >= every:
+        if run.rows and run.seconds - measured >= every:
             measured, done = run.seconds, run.seconds / total
             named = "held_out_in_few_bits" if done >= run.few else "held_out"
             with run.rounding(done):
@@ -368,6 +355,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=ROWS, help="rows in a step")
     parser.add_argument("--held-out", type=int, default=2048, help="rows to measure the bound on")
     parser.add_argument("--rate", type=float, default=6e-4)
+    parser.add_argument("--rank", type=int, default=0, help="of adapters; 0 trains all weights")
+    parser.add_argument("--adapter", type=Path, help="adapters to start from")
     parser.add_argument("--few-bits-from", type=float, default=2.0, help="share of the total")
     arguments = parser.parse_args()
     run = Run(arguments)

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable
+import json
+import lzma
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,18 +24,50 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from corpus import held_out_rows, training_rows
 from dllmark.models.families import DREAM
 from dllmark.quality.repetition import repeated_ngrams
-from pack import finished
 
 LONGEST = 512
 """Tokens of a row at most."""
+
+HOLD_OUT_EVERY = 100
+"""One row in this many is never trained on; evaluation uses exactly those rows."""
+
+SENTENCE_END = re.compile(r"[.!?][\"”'’)]*(?=\s|$)")
 
 CHAT = replace(DREAM, chat_start="")
 """Dream's chat without its system's message, which a small model need not read each time."""
 
 Packed = tuple[NDArray[np.uint32], NDArray[np.int64]]
+
+
+def rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of one corpus file in order."""
+    opener = lzma.open if path.suffix == ".xz" else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def training_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows that may be trained on."""
+    return (row for number, row in enumerate(rows(path)) if number % HOLD_OUT_EVERY)
+
+
+def held_out_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows kept for evaluation."""
+    return (row for number, row in enumerate(rows(path)) if not number % HOLD_OUT_EVERY)
+
+
+def finished(text: str) -> str:
+    """Return a text up to the end of its last whole sentence.
+
+    The teacher's texts were cut at a number of tokens; an unfinished last sentence is left out, so
+    that the model learns to end where a sentence does.
+    """
+    text = text.strip()
+    ends = [match.end() for match in SENTENCE_END.finditer(text)]
+    return text[: ends[-1]] if ends else text
 
 
 def encode(rows: list[dict[str, str]], tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
@@ -73,13 +108,17 @@ def pack(rows: Iterable[dict[str, str]], tokenizer: Tokenizer, most: float) -> d
 
 
 class Rows:
-    """The packed documents of one corpus, on the training device."""
+    """The packed documents of one corpus, on the training device.
 
-    def __init__(self, folder: Path, name: str, end: int, device: str) -> None:
+    Left out are those of which fewer than `shortest` tokens are no prompt.
+    """
+
+    def __init__(self, folder: Path, name: str, end: int, device: str, shortest: int = 0) -> None:
         tokens = np.load(folder / f"{name}.tokens.npy").astype(np.int32)
         padding = np.full(LONGEST, end, np.int32)
         self.tokens = torch.from_numpy(np.concatenate([tokens, padding])).to(device)
-        self.rows = torch.from_numpy(np.load(folder / f"{name}.rows.npy")).to(device)
+        rows = np.load(folder / f"{name}.rows.npy")
+        self.rows = torch.from_numpy(rows[rows[:, 1] - rows[:, 2] >= shortest]).to(device)
         self.end = end
 
     def draw(self, count: int, length: int, random: torch.Generator) -> tuple[Tensor, Tensor]:

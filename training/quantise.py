@@ -4,24 +4,22 @@ A group is stored as whole numbers of `BITS` bits times one scale in bfloat16, w
 that the group's largest weight is met exactly. Training computes with the rounded weights and moves
 the exact ones by the gradient found there (the straight-through estimator).
 
-Usage: python training/quantise.py pack run/model --out model.safetensors
-       python training/quantise.py unpack model.safetensors --out run/model
+Usage: python training/quantise.py settled/ --out model.safetensors
 """
 
 from __future__ import annotations
 
 import argparse
-import lzma
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import load, load_file, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dllmark.models.few_bits import GROUP, SCALE, expanded
+from dllmark.models.few_bits import GROUP, SCALE
 from dllmark.models.transformer import Transformer
 
 BITS = {"blocks": 4, "embedding": 8}
@@ -95,37 +93,13 @@ def packed(steps: Tensor, bits: int) -> Tensor:
     return raised[:, 1::2] << 4 | raised[:, ::2]
 
 
-def unpack(path: Path, folder: Path) -> None:
-    """Write the weights of such a file as a model has them, in float32.
-
-    An .xz file is as earlier versions of this script packed them: each step a byte, all compressed.
-    """
-    if path.suffix == ".xz":
-        stored = load(lzma.decompress(path.read_bytes()))
-        of_steps = {name: name.replace("/steps", "/scale") for name in stored if "/steps" in name}
-        plain = {name: part for name, part in stored.items() if "/" not in name}
-    else:
-        stored = load_file(path)
-        of_steps = {name: name + SCALE for name in stored if name + SCALE in stored}
-        plain = {n: part for n, part in stored.items() if n not in of_steps and SCALE not in n}
-    weights = {name: part.float() for name, part in plain.items()}
-    for name, scale in of_steps.items():
-        steps, scales = stored[name], stored[scale]
-        weights[name.removesuffix("/steps")] = expanded(
-            steps.flatten(1) if steps.ndim == 3 else steps, scales.flatten(1)
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / "model.safetensors")
-
-
 def main() -> None:
-    """Pack or unpack what the command line names."""
+    """Pack the folder that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=["pack", "unpack"])
-    parser.add_argument("source", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("folder", type=Path, help="that adapt.py or settle.py wrote")
+    parser.add_argument("--out", type=Path, required=True, help="model.safetensors to write")
     arguments = parser.parse_args()
-    {"pack": pack, "unpack": unpack}[arguments.action](arguments.source, arguments.out)
+    pack(arguments.folder, arguments.out)
 
 
 if __name__ == "__main__":

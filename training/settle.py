@@ -2,9 +2,11 @@
 
 Usage: python training/settle.py packed/ --start run/model --out settled/ --seconds 150
 
-As unloop.py does, on texts of 512 tokens: the model writes, and what it copied from its own text
-becomes less likely in the state it was chosen in, while training goes on beside it. Writes a folder
-that the Dream loader reads, and log.jsonl in it.
+A small diffusion model that writes its most certain token first falls into loops, because nothing
+is as certain as a copy. Likelihood on good text cannot unlearn that: good text holds no loops.
+Unlikelihood can (Welleck et al., 2020): the model writes texts of 512 tokens, and what it copied
+from its own text becomes less likely in the very state it was chosen in, while training goes on
+beside it. Writes a folder that the Dream loader reads, and log.jsonl in it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import json
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,21 +32,22 @@ from adapt import (
     held_out,
     move,
     optimizer,
-    spoil,
     uncompiled,
 )
 from dllmark.models.loading import Model, load_model
 from dllmark.models.transformer import Transformer
-from dllmark.quality.repetition import repeated_ngrams
+from dllmark.quality.repetition import DEGENERATE, repeated_ngrams
+from dllmark.sampling.loop import Canvas, denoise
 from dllmark.sampling.settings import Llada
+from masking import spoil, weighed
 from pretrained import export
 from quantise import in_few_bits
-from train import bound
-from tuning import write
-from unloop import Texts, copied
 
 FIRST = 17
 """The first ordinary token of SmolLM2's tokenizer."""
+
+STRETCH = 4
+"""A token is copied when it is part of this many tokens in a row that stand elsewhere too."""
 
 NATURAL = 0.3
 """Nine of ten real texts of 512 tokens have a smaller share of copied tokens. Less is no loop."""
@@ -57,14 +61,57 @@ TEXTS, READ = 256, 64
 WRITE_EVERY, KEEP = 20, 3
 """Steps from one batch of texts to the next, batches in use."""
 
-WAYS = ((0.8, 2), (0.0, 2), (0.8, 4), (0.0, 1), (0.8, 2), (0.0, 2))
+WAYS = ((0.8, 2), (0.0, 1), (0.8, 4), (0.0, 2), (0.8, 1), (0.0, 1))
 """Temperature and tokens a step of one batch of texts after the other."""
 
 AHEAD = 8
 """How many of the next tokens are learned from in a state."""
 
-DEGENERATE = 0.2
-"""A text is degenerate when more of its 4-grams stood in it before."""
+
+@dataclass
+class Texts:
+    """Texts [B, L] the model wrote, and after which step each token was there."""
+
+    tokens: Tensor
+    written: Tensor
+    steps: int
+
+
+@torch.no_grad()
+def write(
+    pen: Model, prompts: Tensor, length: int, sampler: Llada, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return texts [B, L] that go on from prompts [B, P], and after which step each token came."""
+    start = prompts.shape[1]
+    tokens = torch.full((len(prompts), length), pen.mask_id, device=prompts.device)
+    tokens[:, :start] = prompts
+    revealed = torch.arange(length, device=prompts.device).expand(len(prompts), -1) < start
+    canvas = Canvas(tokens, revealed.clone(), None, torch.zeros_like(revealed), start)
+    written = torch.where(revealed, 0, sampler.steps + 1)
+    generator = torch.Generator(prompts.device).manual_seed(seed)
+    for step in denoise(pen, canvas, sampler, None, generator):
+        written = torch.where(canvas.revealed, written.clamp(max=step), written)
+    return canvas.tokens, written
+
+
+def copied(tokens: Tensor, source: Tensor) -> Tensor:
+    """Return [B, L]: the tokens in a stretch that also stands where `source` [B, L] is True.
+
+    >>> text = torch.tensor([[7, 8, 9, 10, 6, 7, 8, 9, 10]])
+    >>> copied(text, torch.arange(9)[None] < 4).int().tolist()
+    [[0, 0, 0, 0, 0, 1, 1, 1, 1]]
+    """
+    same = tokens[:, :, None] == tokens[:, None, :]
+    same &= ~torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
+    ends = same.clone()  # [B, i, j]: the stretch that ends at i is the stretch that ends at j
+    ends[:, : STRETCH - 1] = False
+    ends[:, :, : STRETCH - 1] = False
+    for back in range(1, STRETCH):
+        ends[:, back:, back:] &= same[:, :-back, :-back]
+    inside = ends.clone()
+    for back in range(1, STRETCH):
+        inside[:, :-back, :-back] |= ends[:, back:, back:]
+    return (inside & source[:, None, :]).any(-1)
 
 
 def loss_of_copies(model: Transformer, texts: Texts, random: torch.Generator, mask: int) -> Tensor:
@@ -117,9 +164,12 @@ class Settling:
             copy.to(torch.bfloat16)
             compile_blocks(self.model)
         self.pen = Model(
-            "pen", start.family, copy, start.tokenizer, start.mask_id, start.end_ids, start.pad_id
+            "pen", start.family, copy, start.tokenizer, start.mask_id, tuple(range(FIRST)),
+            start.pad_id,
+        )  # fmt: skip
+        self.data = Data(
+            arguments.packed, self.reader.end, self.device, shortest=arguments.shortest
         )
-        self.data = Data(arguments.packed, self.reader.end, self.device)
         self.kept_back = Data(arguments.packed, self.reader.end, self.device, ".held_out")
         self.random = torch.Generator(self.device).manual_seed(0)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
@@ -155,7 +205,7 @@ class Settling:
         tokens, sizes = self.data.draw(length, self.scale, self.random)
         noisy, weight = spoil(tokens, sizes, self.random, self.reader.mask)
         with autocast(self.device):
-            plain = bound(self.model, tokens, noisy, weight)
+            plain = weighed(self.model(noisy), tokens, weight)
         plain.backward()
         texts = self.texts[self.step % len(self.texts)]
         rows = torch.randperm(len(texts.tokens), generator=self.random, device=self.device)[:READ]
@@ -222,6 +272,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--batch", type=int, default=ROWS)
     parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--shortest", type=int, default=0, help="tokens of a chat's answer")
     parser.add_argument("--weight", type=float, default=0.3, help="of the loss of copies")
     arguments = parser.parse_args()
     settle(Settling(arguments), arguments.seconds)

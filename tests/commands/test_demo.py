@@ -80,7 +80,7 @@ def test_tokens_appear_out_of_order_where_masks_were(shown):
 
 
 def test_both_texts_are_written_at_once(shown):
-    step = re.compile(r"With the watermark: step 9 of 32.*?Without it: step (\d+) of 32", re.S)
+    step = re.compile(r"With the watermark: step 9 of 64.*?Without it: step (\d+) of 64", re.S)
     assert set(step.findall(COLOUR.sub("", shown.err))) == {"9"}
 
 

@@ -193,7 +193,7 @@ def own_key(run, own_tokenizer, tmp_path):
 
 def test_a_tokenizer_that_changed_since_the_key_was_made_is_an_error(run, own_key, own_tokenizer):
     assert run("detect", "--key", own_key, stdin="Word.").status == 3
-    definition = own_tokenizer.read_text().replace('"<|user|>"', '"<|you|>"')
+    definition = own_tokenizer.read_text().replace('"<|im_end|>"', '"<|the_end|>"')
     own_tokenizer.write_text(definition)
     result = run("detect", "--key", own_key, stdin="Word.")
     assert (result.status, result.out) == (2, "")

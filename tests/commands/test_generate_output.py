@@ -152,7 +152,50 @@ def test_a_sampler_has_the_settings_given_and_its_own_defaults(settings, sampler
     name = options.pop("name")
     options |= {} if name == "parallel" else {"steps": 4}
     options |= {} if name == "dream" else {"block": 8}
-    assert make_sampler(name, 128, options) == sampler
+    assert make_sampler(name, 128, options, "owner/name") == sampler
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "cache"),
+    [
+        ("llada", {"cache": None}, "block"),
+        ("parallel", {"cache": None}, "block"),
+        ("llada", {"cache": "none"}, "none"),
+        ("llada", {"cache": "prefix"}, "prefix"),
+        ("llada", {"cache": None, "cfg-scale": 1.5}, "none"),
+        ("llada", {"cache": None, "cfg-scale": 0.0}, "block"),
+    ],
+)
+def test_the_embedded_model_has_a_cache_unless_told_otherwise(name, options, cache):
+    assert make_sampler(name, 128, options, "embedded").cache == cache
+    assert make_sampler("dream", 128, {"cache": None}, "embedded") == Dream(64)
+
+
+def test_the_embedded_model_writes_one_token_a_step_in_short_blocks_unless_told_otherwise():
+    own = make_sampler("llada", 96, {"steps": None, "block": None, "cache": None}, "embedded")
+    assert (own.steps, own.block_length, own.cache) == (96, 16, "block")
+    given = {"steps": 24, "block": 32, "cache": "none"}
+    assert make_sampler("llada", 96, given, "embedded") == Llada(24, 32)
+
+
+@pytest.mark.parametrize(
+    ("options", "cache"),
+    [
+        (["--model", "embedded"], "block"),
+        (["--model", "embedded", "--cache", "none"], "none"),
+        (["--model", "another"], "none"),
+    ],
+)
+def test_a_text_says_with_which_cache_it_was_written(
+    run, model, small_key, tmp_path, options, cache
+):
+    small_key.save(tmp_path / "k")
+    short = ["--tokens", "8", "--block", "8", "--steps", "4", "--plain", "--json"]
+    record = run("generate", "w1", "--key", tmp_path / "k", *short, *options).json
+    mark = Watermark(small_key, tokenizer=model.tokenizer)
+    sampler = Llada(4, 8, cache=cache)
+    [text] = generate(model, ["w1"], mark, sampler, tokens=8, chat=False)
+    assert (record["settings"]["cache"], record["ids"]) == (cache, text.ids)
 
 
 def test_a_first_batch_is_what_the_library_writes(text_run, model):
@@ -369,5 +412,5 @@ def test_the_model_is_the_one_given_or_that_of_the_keys_tokenizer(
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (96, 48), (128, 64), (256, 128)])
 def test_a_longer_text_gets_more_steps_unless_they_are_named(tokens, steps):
     for name in ("llada", "dream"):
-        assert make_sampler(name, tokens, {"steps": None}).steps == steps
-        assert make_sampler(name, tokens, {"steps": 7}).steps == 7
+        assert make_sampler(name, tokens, {"steps": None}, "m").steps == steps
+        assert make_sampler(name, tokens, {"steps": 7}, "m").steps == 7

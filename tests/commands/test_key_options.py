@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 from samples import marked_text
+from serving import tiny_model
 
 from dllmark.commands.key_options import open_ring
 from dllmark.errors import KeyFileError
@@ -222,7 +223,14 @@ def test_a_ring_may_be_locked(run, tmp_path, monkeypatch, type_in, locked, key):
 SHORT = ["--tokens", "8", "--steps", "2", "--block", "8"]
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.fixture
+def any_model(tokenizer, one_core, monkeypatch):
+    """Random weights in place of the embedded ones: what is written is no matter here."""
+    model = tiny_model(tokenizer)
+    monkeypatch.setattr("dllmark.models.loading.load_model", lambda source: model)
+
+
+@pytest.mark.usefixtures("any_model")
 def test_generate_marks_with_the_current_key_of_a_ring(run, ring, key, tmp_path):
     written = run("generate", "A", "--keyring", ring, "--json", *SHORT).json
     assert written["watermark"]["key_id"] == key.derive("customer-17/2026-11").id
@@ -232,7 +240,7 @@ def test_generate_marks_with_the_current_key_of_a_ring(run, ring, key, tmp_path)
     assert KeyRing(ring).texts() == {key.derive("customer-17/2026-11").id: 1, key.id: 1}
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("any_model")
 def test_generate_counts_what_it_writes_and_not_what_was_there(run, ring, key, tmp_path):
     KeyRing(ring).rotate_after(2)
     options = ["--keyring", ring, "--label", "blog", "-o", tmp_path / "out.jsonl", *SHORT]
@@ -246,7 +254,7 @@ def test_generate_counts_what_it_writes_and_not_what_was_there(run, ring, key, t
     assert (result.status, "carries another mark than this run makes" in result.err) == (2, True)
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("any_model")
 def test_texts_that_cannot_be_counted_are_written_and_told(run, ring):
     (ring / "texts.json").write_text("{")
     result = run("generate", "A", "--keyring", ring, "--json", *SHORT)

@@ -7,7 +7,8 @@ from samples import marked_text, plain_text
 
 from dllmark.relation.payload import Payloads
 
-STRONG = ["--tokens", "64", "--steps", "16", "--delta", "4", "--temperature", "1"]
+STRONG = ["--tokens", "48", "--steps", "12", "--delta", "4", "--temperature", "1"]
+STRONG += ["--suppress-end", "--cache", "block"]
 
 
 @pytest.fixture

@@ -239,3 +239,19 @@ def test_quick_takes_few_prompts_and_tokens(run, small, tmp_path, monkeypatch):
     assert record["settings"]["tokens a text"] == 56
     assert record["settings"]["prompts"] == "5, continued"
     assert record["detection"]["texts"] == 5
+
+
+@pytest.mark.parametrize(("model", "cache"), [("embedded", "block"), ("tiny", "none")])
+def test_a_report_says_with_which_cache_its_texts_were_written(
+    run, small, monkeypatch, model, cache
+):
+    samplers, sampler_of = [], batches.sampler_of
+
+    def noted(*parts):
+        samplers.append(sampler_of(*parts))
+        return samplers[-1]
+
+    monkeypatch.setattr(batches, "sampler_of", noted)
+    record = run(*SMALL, "--model", model, "-o", "out", "--json").json
+    assert record["settings"]["cache"] == cache
+    assert {sampler.cache for sampler in samplers} == {cache}

@@ -35,6 +35,7 @@ class Client(threading.Thread):
 
     def run(self):
         body = {"prompt": "Write about a lighthouse.", "tokens": 32, "seed": 1, "stream": True}
+        body |= {"delta": 4, "temperature": 1, "suppress_end": True}  # enough for a short text
         try:
             with httpx.stream("POST", f"{self.url}/v1/generate", json=body, timeout=60) as answer:
                 for number, event in enumerate(read_events(answer)):
@@ -58,7 +59,7 @@ def test_a_signal_finishes_the_text_that_is_written(run, key_file, monkeypatch, 
     assert result.status == 0
     assert result.err.startswith(f"serving on {client.url} ")
     name, end = client.events[-1]
-    assert (name, len(client.events)) == ("end", 18)
+    assert (name, len(client.events)) == ("end", 34)
     assert end["detection"]["verdict"] == "watermarked"
     assert torch.get_num_threads() == 1
 

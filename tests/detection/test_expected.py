@@ -15,23 +15,6 @@ from dllmark.detection.spans import best_segments
 from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import Secret, WatermarkKey
 
-OLD_KEY_FILE = """{
-  "format": "dllmark-key-1",
-  "scheme": "dllmark-1",
-  "id": "93fcf80a357c9266",
-  "secret": "101112131415161718191a1b1c1d1e1f",
-  "gamma": 0.5,
-  "tokenizer": {
-    "name": "embedded",
-    "fingerprint": "sha256:e17c56e2bb2bbaf2ddce28376a5bced1"
-  },
-  "created": "2026-11-15T08:00:00+00:00",
-  "note": "",
-  "checksum": "281b94623d418d2f"
-}
-"""
-"""As `keygen` wrote it before texts were tested against an expected share."""
-
 RECORD = json.loads(LIST.read_text(encoding="utf-8"))
 
 
@@ -85,7 +68,8 @@ def fairness(key, tokenizer):
 
 def test_unlucky_keys_no_longer_accuse_too_often(unluckiest, tokenizer, ordinary):
     detectors = [Detector(key, tokenizer) for key in unluckiest]
-    found = [one for detector in detectors for one in detector.detect_many(ordinary)]
+    long = [np.concatenate(ordinary[start : start + 4]) for start in range(0, 248, 4)]
+    found = [one for detector in detectors for one in detector.detect_many(long)]
     against_gamma = [stats.binom.sf(one.green - 1, one.pairs, 0.5) for one in found]
     assert sum(p <= 0.01 for p in against_gamma) > 0.015 * len(found)
     assert sum(one.p_value <= 0.01 for one in found) <= 0.01 * len(found)
@@ -158,16 +142,6 @@ def test_marked_text_is_found_as_before_also_by_an_unlucky_key(unlucky, tokenize
         found = Detector(key, tokenizer, fpr=0.001).detect(text)
         assert stats.binom.sf(found.green - 1, found.pairs, 0.5) <= 0.001
         assert found.verdict is Verdict.WATERMARKED
-
-
-def test_a_key_file_of_before_finds_what_it_marked(tokenizer, tmp_path):
-    path = tmp_path / "old.key"
-    path.touch(0o600)
-    path.write_text(OLD_KEY_FILE)
-    key = WatermarkKey(Secret(bytes(range(16, 32))), 0.5, tokenizer.id)
-    found = Detector(path).detect(marked_text(key, tokenizer, 60, share=0.85))
-    assert (found.verdict, found.key_id) == (Verdict.WATERMARKED, key.id)
-    assert found.z == pytest.approx((found.green - found.pairs / 2) / (found.pairs / 4) ** 0.5)
 
 
 def test_a_stretch_is_tested_against_the_expected_share_too(unlucky, tokenizer, ordinary):

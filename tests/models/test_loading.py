@@ -218,7 +218,7 @@ def test_no_file_but_config_tokenizer_and_weights_is_opened(folder):
 def test_the_compiler_of_torch_which_takes_seconds_to_import_is_not_needed():
     code = (
         "import sys; from dllmark import generate, load_model\n"
-        "generate(load_model('embedded'), ['Why?'], None, tokens=32)\n"
+        "generate(load_model('embedded'), ['Why?'], None, tokens=8)\n"
         "print('torch._dynamo' in sys.modules, 'sympy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -362,23 +362,30 @@ def test_a_folder_without_any_tokenizer_is_refused(folder):
         load_model(str(folder))
 
 
-def test_embedded_is_the_model_in_the_package(folder, monkeypatch):
-    rewrite_config(folder, model_type="dllmark", mask_token_id=None, pad_token_id=None)
-    (folder / "tokenizer.json").write_text(tokenizer_json(("<|pad|>", "<|endoftext|>", "<|mask|>")))
-    monkeypatch.setattr("dllmark.models.loading.EMBEDDED", folder)
+def test_embedded_is_the_model_in_the_package(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path, dream_config())
+    rewrite_config(tmp_path, model_type="dllmark")
+    monkeypatch.setattr("dllmark.models.loading.EMBEDDED", tmp_path)
     model = load_model("embedded")
     assert (model.family, model.name, model.tokenizer.name) == (EMBEDDED, "embedded", "embedded")
-    assert (model.mask_id, model.end_ids) == (ORDINARY + 2, (ORDINARY + 1,))
+    assert model.config.shifted
+
+
+def test_a_text_of_the_embedded_model_ends_where_another_turn_would_begin(tokenizer):
+    ends = ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
+    assert [*EMBEDDED.ends] == ends
+    assert not tokenizer.scored[[int(tokenizer.encode(end)[0]) for end in ends]].any()
 
 
 @pytest.mark.skipif(
     not (EMBEDDED_FOLDER / "model.safetensors").exists(), reason="its weights are not there"
 )
-def test_the_embedded_model_fills_a_mask():
+def test_the_embedded_model_fills_a_mask_with_a_word_that_fits():
     model = load_model("embedded")
-    assert model.family is EMBEDDED
-    tokens = torch.as_tensor(model.tokenizer.encode("The grass is<|mask|>."), device=model.device)
+    text = "In summer the grass is<|mask|> and the sky is blue."
+    tokens = torch.as_tensor(model.tokenizer.encode(text), device=model.device)
     [place] = (tokens == model.mask_id).nonzero().flatten()
-    logits = model.transformer(tokens[None])[0, place]
-    assert logits.shape == (model.config.vocab_size,)
-    assert model.tokenizer.scored[int(logits.argmax())]
+    [logits] = model.transformer(tokens[None])
+    assert logits.shape == (len(tokens), model.config.vocab_size)
+    word = model.tokenizer.decode([int(logits[place].argmax())])
+    assert word in (" green", " red", " white", " yellow", " golden", " brown", " pink")

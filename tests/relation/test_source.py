@@ -11,7 +11,7 @@ from dllmark.errors import InputError, KeyFileError, MismatchError, TokenizerErr
 from dllmark.integrations.marker import Marker
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import BitMatrix, HashedGreenList
-from dllmark.relation.key import Secret, WatermarkKey
+from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 from dllmark.relation.tokenizer import EMBEDDED, as_tokenizer, load_tokenizer
 
 
@@ -122,6 +122,63 @@ def test_dreams_tokenizer_in_transformers_has_the_fingerprint_of_its_files(tmp_p
 def test_another_tokenizer_of_transformers_is_refused(door, small_key, fast):
     with pytest.raises(MismatchError, match=r"is not the one key .* was made for"):
         door(small_key, fast)
+
+
+OLD_KEY_FILE = """{
+  "format": "dllmark-key-1",
+  "scheme": "dllmark-1",
+  "id": "93fcf80a357c9266",
+  "secret": "101112131415161718191a1b1c1d1e1f",
+  "gamma": 0.5,
+  "tokenizer": {
+    "name": "embedded",
+    "fingerprint": "sha256:e17c56e2bb2bbaf2ddce28376a5bced1"
+  },
+  "created": "2026-11-15T08:00:00+00:00",
+  "note": "",
+  "checksum": "281b94623d418d2f"
+}
+"""
+"""As `keygen` wrote it for the model that was in the package before."""
+
+
+@pytest.fixture
+def old_key(tmp_path):
+    """The file of a key for the model of an earlier version."""
+    path = tmp_path / "old.key"
+    path.touch(0o600)
+    path.write_text(OLD_KEY_FILE)
+    return path
+
+
+def test_a_key_for_the_model_of_another_version_is_refused_with_what_to_do(door, old_key):
+    said = r"another version of dllmark.*`dllmark keygen`.* that version, or with its tokenizer"
+    for open_door in (lambda: door(old_key), lambda: door(old_key, "embedded")):
+        with pytest.raises(MismatchError, match=said):
+            open_door()
+
+
+def test_commands_given_a_key_of_another_version_say_what_to_do(run, old_key, tmp_path):
+    for command in (
+        ["detect"],
+        ["generate", "Why?"],
+        ["serve", "--model", "none"],
+        ["scan", tmp_path, "-o", tmp_path / "out"],
+    ):
+        result = run(*command, "--key", old_key, stdin="Some words.")
+        assert result.status == 2
+        assert "key 93fcf80a357c9266 was made for the model in another version" in result.err
+        assert "`dllmark keygen`" in result.err.replace("\n", " ")
+
+
+def test_texts_of_another_version_are_still_checked_with_its_tokenizer(
+    run, small_tokenizer, tmp_path
+):
+    (tmp_path / "tokenizer.json").write_text(small_tokenizer.definition())
+    old = TokenizerId("embedded", small_tokenizer.fingerprint)
+    WatermarkKey(Secret(bytes(range(16))), 0.5, old).save(tmp_path / "old.key")
+    given = ("--key", tmp_path / "old.key", "--tokenizer", tmp_path / "tokenizer.json")
+    assert run("detect", *given, "--json", stdin="w1 w2 w3").json["pairs"] == 2
 
 
 def test_a_slow_tokenizer_is_refused_with_what_to_give_instead(door, key, slow):

@@ -52,7 +52,10 @@ def test_a_block_of_one_step_is_written_as_without_a_cache(model, cache):
     )
 
 
-def test_a_cache_computes_fewer_positions(model, monkeypatch):
+@pytest.mark.parametrize(("shifted", "before", "past"), [(False, 0, 1), (True, 1, 0)])
+def test_a_cache_computes_fewer_positions(small_tokenizer, monkeypatch, shifted, before, past):
+    """In a shifted model the position before a block takes part, and none past it."""
+    model = tiny_model(small_tokenizer, shifted=shifted)
     layer, widths = model.transformer.blocks[0], []
     forward = layer.forward
 
@@ -68,8 +71,9 @@ def test_a_cache_computes_fewer_positions(model, monkeypatch):
         whole[cache] = widths.copy()
     every = whole["none"][0]
     assert whole["none"] == [every] * 6
-    assert whole["prefix"] == [every, 32, 32, every, 16, 16]
-    assert whole["block"] == [every, 17, 17, every, 16, 16]
+    first, last = 32 + before, 16 + before
+    assert whole["prefix"] == [every, first, first, every, last, last]
+    assert whole["block"] == [every, last + past, last + past, every, last, last]
 
 
 @pytest.mark.parametrize("cache", ["prefix", "block"])

@@ -245,8 +245,8 @@ def test_chat_wraps_the_prompt_in_the_familys_template(tokenizer):
             on_step=lambda step: starts.append(step.tokens[0, : step.start].tolist()),
         )  # fmt: skip
         assert text.prompt == "Hello there"
-    plain = tokenizer.encode("Hello there").tolist()
-    assert starts == [[3, *plain, 4], plain]
+    asked = "<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n"
+    assert starts == [tokenizer.encode(text).tolist() for text in (asked, "Hello there")]
 
 
 def test_no_prompts_give_no_texts(model):

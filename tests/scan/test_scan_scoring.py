@@ -11,6 +11,7 @@ from dllmark.detection.counting import count_pairs
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
+from dllmark.relation.tokenizer import EMBEDDED
 from dllmark.scan.scoring import Scorer
 
 
@@ -78,7 +79,7 @@ def test_what_is_wrong_with_a_key_is_said_before_the_work(key, tokenizer):
     gone = WatermarkKey(key.secret, 0.5, TokenizerId("/gone/tokenizer.json", "sha256:0"))
     with pytest.raises(TokenizerError, match="say with --tokenizer where to"):
         Scorer([gone], 0.01)
-    other = WatermarkKey(key.secret, 0.5, TokenizerId("embedded", "sha256:0"))
+    other = WatermarkKey(key.secret, 0.5, TokenizerId(str(EMBEDDED), "sha256:0"))
     with pytest.raises(MismatchError, match="not the one key"):
         Scorer([other], 0.01)
     with pytest.raises(InputError, match="at least one key"):

@@ -172,7 +172,7 @@ def test_screenshots(browser, key):
     model = load_model("embedded")
     gate = Gate(model)
     with serving(Service([key], model.tokenizer, model)) as server:
-        gate.let(30)
+        gate.let(60)
         for name, options in looks.items():
             with opened(browser, server.url, **options) as page:
                 page.wait_for_selector("html[data-ready]", state="attached")
@@ -181,7 +181,7 @@ def test_screenshots(browser, key):
                 page.get_by_text("Advanced").click()
                 page.get_by_label("Your prompt").press("Control+Enter")
                 if name == "light":
-                    expect(page.get_by_text("step 30 of 64")).to_be_visible(timeout=600_000)
+                    expect(page.get_by_text("step 60 of 128")).to_be_visible(timeout=600_000)
                     page.screenshot(path=SCREENSHOTS / "writing.png")
                     gate.open()
                 expect(page.get_by_text("Done:")).to_be_visible(timeout=600_000)

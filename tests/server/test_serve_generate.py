@@ -3,17 +3,19 @@
 import socket
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 
 import httpx
 import pytest
 import torch
+from samples import word_ids
 from serving import read_events
 
 import dllmark
 from dllmark import Detector, Llada, Watermark
 from dllmark.sampling.texts import Step
 from dllmark.server import streams
-from dllmark.server.generate_api import StepView
+from dllmark.server.generate_api import GenerateRequest, StepView, make_arguments
 from dllmark.server.limits import Limits
 from dllmark.server.service import Service
 
@@ -48,6 +50,13 @@ def test_the_mark_and_the_sampling_are_the_requests(server, model, key):
     assert server.post("/v1/generate", **request).json()["text"] == strong
     plain = server.post("/v1/generate", **REQUEST, watermark=False).json()
     assert (plain["text"], plain["watermark"]) == (written(model, key, watermark=False).text, None)
+
+
+@pytest.mark.parametrize(("name", "cache"), [("embedded", "block"), ("tiny", "none")])
+def test_only_the_embedded_model_is_served_with_a_cache(key, tokenizer, model, name, cache):
+    service = Service([key], tokenizer, replace(model, name=name))
+    arguments = make_arguments(service, ["Hi"], GenerateRequest(prompt="Hi"))
+    assert arguments.sampler.cache == cache
 
 
 def test_without_a_seed_texts_differ_and_the_seed_is_told(server):
@@ -124,6 +133,19 @@ def test_the_last_colours_are_those_of_a_check(serve, key, other_key):
         assert end["detection"] == server.detect(end["text"], explain=True)
 
 
+@pytest.fixture
+def whole_words(model, tokenizer):
+    """Let the model write whole words alone: the tokenizer reads them as they were written."""
+    others = torch.ones(tokenizer.vocab_size, dtype=torch.bool)
+    others[word_ids(tokenizer)] = False
+    hook = model.transformer.register_forward_hook(
+        lambda module, given, logits: logits.masked_fill(others, -torch.inf)
+    )
+    yield
+    hook.remove()
+
+
+@pytest.mark.usefixtures("whole_words")
 def test_the_evidence_grows_with_the_steps_and_ends_as_the_detection_does(server):
     events = server.events(**REQUEST, suppress_end=True)
     found = [data["detection"] for name, data in events if name == "step"]

@@ -59,7 +59,10 @@ def test_a_second_turn_is_answered_with_the_first_before_it(client, server):
         max_tokens=8,
         seed=2,
     )
-    prompt = "<|user|>Hi<|assistant|>Hello.<|user|>Who?<|assistant|>"
+    prompt = (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n"
+        "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
+    )
     written = server.post("/v1/generate", prompt=prompt, tokens=8, seed=2, chat=False).json()
     assert answer.choices[0].message.content == written["text"]
 
@@ -148,10 +151,12 @@ def test_a_system_message_replaces_the_familys_own():
 def test_without_a_system_role_its_message_stands_before_the_users():
     turns = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello."), ("user", "Who?")]
     assert EMBEDDED.conversation(turns) == (
-        "<|user|>Be brief.\n\nHi<|assistant|>Hello.<|user|>Who?<|assistant|>"
+        "<|im_start|>user\nBe brief.\n\nHi<|im_end|>\n"
+        "<|im_start|>assistant\nHello.<|im_end|>\n"
+        "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert EMBEDDED.conversation([("user", "One"), ("user", "Two")]) == (
-        "<|user|>One\n\nTwo<|assistant|>"
+        "<|im_start|>user\nOne\n\nTwo<|im_end|>\n<|im_start|>assistant\n"
     )
 
 

@@ -93,12 +93,12 @@ def test_texts_come_from_the_upstream_with_its_mark(client, server, key):
 
 
 def test_a_chat_and_its_stream_are_passed_on(client, server):
-    request = {**CHAT, "seed": 2}
-    own = server.post("/v1/chat/completions", **request, max_tokens=12).json()
-    whole = client.chat.completions.create(**request, max_completion_tokens=12)
+    request, tokens = {**CHAT, "seed": 2}, 40  # more than a block: one is sent before the next
+    own = server.post("/v1/chat/completions", **request, max_tokens=tokens).json()
+    whole = client.chat.completions.create(**request, max_completion_tokens=tokens)
     assert whole.choices[0].message.content == own["choices"][0]["message"]["content"]
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    *chunks, last = client.chat.completions.create(**request, max_tokens=12, **options)
+    *chunks, last = client.chat.completions.create(**request, max_tokens=tokens, **options)
     pieces = [chunk.choices[0].delta.content for chunk in chunks]
     assert "".join(pieces) == whole.choices[0].message.content
     assert len(pieces) > 2

@@ -21,11 +21,13 @@ pytest.importorskip("gguf")
 
 import adapt  # noqa: E402
 import documents  # noqa: E402
+import masking  # noqa: E402
 import pretrained  # noqa: E402
 import settle  # noqa: E402
 from dllmark import load_model  # noqa: E402
+from dllmark.models.few_bits import expanded  # noqa: E402
 from dllmark.models.transformer import Config, Transformer  # noqa: E402
-from quantise import in_few_bits, pack, rounded, unpack  # noqa: E402
+from quantise import in_few_bits, pack, rounded  # noqa: E402
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo>", "<file>", "<issue>"]
 
@@ -117,7 +119,9 @@ def test_few_bits_are_few_and_close(bits):
     assert not rounded(torch.zeros(1, 32), bits).any()
 
 
-def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def packed(tokenizer_file, tmp_path, monkeypatch):
+    """A folder of packed chats."""
     rows = [{"prompt": "in the", "text": "a the in. " * 20} for _ in range(120)]
     corpus = tmp_path / "teacher.jsonl"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -125,10 +129,19 @@ def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch
     arguments = [corpus, "--tokenizer", tokenizer_file, "--out", packed]
     monkeypatch.setattr(sys, "argv", ["documents.py", *map(str, arguments)])
     documents.main()
-    options = argparse.Namespace(
+    return packed
+
+
+@pytest.fixture
+def options(packed, gguf_file, tokenizer_file, tmp_path):
+    """What a command line of adapt.py says."""
+    return argparse.Namespace(
         packed=packed, start=gguf_file[0], tokenizer=tokenizer_file, out=tmp_path / "run",
-        batch=2, held_out=2, rate=1e-3, few_bits_from=0.0,
+        batch=2, held_out=2, rate=1e-3, few_bits_from=0.0, rank=0, adapter=None,
     )  # fmt: skip
+
+
+def test_the_whole_way_on_a_cpu(options, tmp_path, monkeypatch):
     run = adapt.Run(options)
     before = run.model.blocks[0].gate.weight.clone()
     losses = [run.learn(0.5).item() for _ in range(2)]
@@ -148,7 +161,7 @@ def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch
     model = load_model(str(tmp_path / "run" / "model"), device="cpu")
     assert (model.family.name, model.mask_id, model.end_ids) == ("Dream", 3, (0, 2))
     monkeypatch.setattr(settle, "LENGTH", 64)
-    options.weight = 0.3
+    options.weight, options.shortest = 0.3, 10
     settle.settle(settle.Settling(options), seconds=0.01)
     again = load_model(str(tmp_path / "next"), device="cpu")
     assert not torch.equal(
@@ -158,6 +171,54 @@ def test_the_whole_way_on_a_cpu(gguf_file, tokenizer_file, tmp_path, monkeypatch
     log = [json.loads(line) for line in lines]
     assert log[0]["degenerate"] >= 0
     assert log[-1]["name"] == "mixed"
+
+
+def test_adapters_alone_are_learned_and_merge_into_a_folder(options, tmp_path):
+    options.rank, options.few_bits_from = 4, 2.0
+    run = adapt.Run(options)
+    frozen = {name: part.clone() for name, part in run.model.named_parameters()
+              if not part.requires_grad}  # fmt: skip
+    tokens = torch.randint(20, 200, (2, 16))
+    tokens[:, ::3] = run.reader.mask
+    plain = run.model(tokens)
+    for _ in range(3):
+        run.learn(0.5)
+    after = dict(run.model.named_parameters())
+    assert all(torch.equal(part, after[name]) for name, part in frozen.items())
+    learned = run.model(tokens)
+    assert (learned - plain).abs().max() > 1e-3
+    again = adapt.Run(argparse.Namespace(**vars(options)))
+    assert again.step == 0
+    run.finish(0.0)
+    assert adapt.Run(options).step == 3
+    merged = load_model(str(options.out / "model"), device="cpu", dtype="float32").transformer
+    assert torch.allclose(merged(tokens), learned, atol=0.02)
+    kept = load_file(options.out / "adapter.safetensors")
+    assert {name.rpartition(".")[2] for name in kept} == {"down", "up", "row"}
+    options.adapter, options.out, options.held_out = (
+        options.out / "adapter.safetensors", tmp_path / "merged", 0,
+    )  # fmt: skip
+    adapt.train(adapt.Run(options), total=0.0, now=0.0, every=1.0)
+    again = load_model(str(tmp_path / "merged" / "model"), device="cpu", dtype="float32")
+    assert torch.allclose(again.transformer(tokens), learned, atol=0.02)
+    options.rank = 2
+    with pytest.raises(SystemExit, match="give its own --rank"):
+        adapt.Run(options)
+
+
+def test_a_step_taken_in_parts_is_the_same_step(options, tmp_path, monkeypatch):
+    options.batch = 12
+    whole = adapt.Run(options)
+    loss = whole.learn(0.5)
+    options.out = tmp_path / "other"
+    monkeypatch.setattr(adapt, "LOGITS_AT_ONCE", 384 * 600)  # rows of two
+    calls, parts = [], adapt.Run(options)
+    weigh = parts.weigh
+    monkeypatch.setattr(parts, "weigh", lambda *some: calls.append(1) or weigh(*some))
+    assert torch.allclose(parts.learn(0.5), loss, rtol=1e-4)
+    assert len(calls) > len(adapt.BATCH)
+    weight = whole.model.blocks[0].gate.weight
+    assert torch.allclose(parts.model.blocks[0].gate.weight, weight, atol=1e-4)
 
 
 def test_copies_become_less_likely(monkeypatch):
@@ -195,13 +256,13 @@ def test_a_row_masked_as_sampled_is_whole_before_its_block_and_empty_after_it(se
     random = torch.Generator().manual_seed(seed)
     tokens = torch.arange(100, 196).repeat(5, 1)
     size, prompt = torch.full((5, 1), 90), torch.full((5, 1), 10)
-    noisy, weight = adapt.as_sampled(tokens, size, prompt, random, 3)
+    noisy, weight = masking.as_sampled(tokens, size, prompt, random, 3)
     assert torch.equal(noisy == 3, weight > 0)
-    later = weight == np.float32(adapt.LATER_WEIGHT)
+    later = weight == np.float32(masking.LATER_WEIGHT)
     for row in range(5):
-        start = 96 - int(later[row].sum()) - adapt.BLOCK
+        start = 96 - int(later[row].sum()) - masking.BLOCK
         assert not weight[row, : max(start, 10)].any()
-        assert later[row, start + adapt.BLOCK :].all()
+        assert later[row, start + masking.BLOCK :].all()
 
 
 def test_packed_weights_are_the_rounded_ones_in_few_bytes(tmp_path):
@@ -210,12 +271,10 @@ def test_packed_weights_are_the_rounded_ones_in_few_bytes(tmp_path):
     weights["model.layers.0.up"] = torch.randn(512, 512)
     save_file(weights, tmp_path / "model.safetensors")
     pack(tmp_path, tmp_path / "packed.safetensors")
-    unpack(tmp_path / "packed.safetensors", tmp_path / "again")
-    again = load_file(tmp_path / "again" / "model.safetensors")
-    assert again.keys() == weights.keys()
-    assert torch.equal(again["norm"], weights["norm"].bfloat16().float())
-    assert torch.equal(
-        again["model.embed_tokens.weight"], rounded(weights["model.embed_tokens.weight"], 8)
-    )
-    assert torch.equal(again["model.layers.0.up"], rounded(weights["model.layers.0.up"], 4))
+    few = load_file(tmp_path / "packed.safetensors")
+    assert few.keys() == weights.keys() | {f"{name}.scale" for name in weights if name != "norm"}
+    assert torch.equal(few["norm"], weights["norm"].bfloat16())
+    for name, bits in (("model.embed_tokens.weight", 8), ("model.layers.0.up", 4)):
+        again = expanded(few[name], few[f"{name}.scale"])
+        assert torch.equal(again, rounded(weights[name], bits))
     assert (tmp_path / "packed.safetensors").stat().st_size < (512 * 512 * 5 + 96 * 64 * 10) / 8

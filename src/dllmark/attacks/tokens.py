@@ -86,7 +86,7 @@ def ordinary(tokenizer: Tokenizer) -> Ids:
 
     >>> from dllmark import load_tokenizer
     >>> len(ordinary(load_tokenizer("embedded")))
-    16379
+    16375
     """
     return np.flatnonzero(tokenizer.scored)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dllmark import terminal
 from dllmark.commands.watch import watched
-from dllmark.sampling.settings import TOKENS, Llada
+from dllmark.sampling.settings import TOKENS, default_llada
 
 PROMPT = "Write a short story about a lighthouse keeper."
 
@@ -42,7 +42,7 @@ def demo() -> None:
     key = WatermarkKey.generate(model.tokenizer.id)
     detector = Detector(key, model.tokenizer)
     mark = Watermark(key, tokenizer=model.tokenizer)
-    sampler = Llada(temperature=0.7, suppress_end=True, cache="block")  # in half the time
+    sampler = default_llada(model.name, TOKENS, temperature=0.7, suppress_end=True)
     _say(f"A diffusion model fills masks in any order. It is asked twice: {PROMPT}\n")
     titles = ["With the watermark", "Without it"]
     with watched(model.tokenizer, titles, detector) as on_step:

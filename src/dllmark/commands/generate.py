@@ -147,15 +147,16 @@ def generate(
     else:
         raise InputError("give a key to mark with (--key or --keyring), or --no-watermark")
     given = gather_prompts(prompts or [], prompt_file)
+    source = model_source(model, loaded)
     run = TextRun(
-        model_source(model, loaded),
+        source,
         mark,
         make_sampler(sampler, tokens, {
             "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
             "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
             "threshold": threshold, "edit-threshold": edit_threshold,
             "suppress-end": suppress_end,
-        }),
+        }, source),
         tokens=tokens, chat=not plain, seed=seed,
         watch=watch, seen_by=mark.key if mark else loaded,
         on_written=text_counter(None if no_watermark else ring, loaded),
@@ -378,9 +379,11 @@ class TextRun:
     def _watermark(self, mark: MarkSettings) -> Watermark:
         """Return the mark for the model, if the key is one for the model's tokenizer."""
         from dllmark.marking.watermark import Watermark
+        from dllmark.relation.source import check_version
         from dllmark.relation.tokenizer import load_tokenizer
 
         tokenizer, key = load_tokenizer(self.model), mark.key
+        check_version(key, tokenizer)
         if tokenizer.fingerprint != key.tokenizer.fingerprint:
             raise MismatchError(
                 f"key {key.id} is for the tokenizer {key.tokenizer.name}, but {self.model} has "

@@ -14,7 +14,7 @@ from dllmark.commands.options import JsonOption, OneKeyOption
 from dllmark.commands.reproduce import OnBatch, command_line, stage_progress
 from dllmark.errors import InputError, MismatchError
 from dllmark.marking.strategies import DEFAULT, STRATEGIES, check_delta, find_strategy
-from dllmark.sampling.settings import TEMPERATURE, check_temperature
+from dllmark.sampling.settings import TEMPERATURE, check_temperature, default_cache
 from dllmark.terminal import err, print_json, print_text
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ TOKENS, QUICK_TOKENS = 416, 112
 """What is written of each text: 400 tokens, and some for those that its text loses as ids again."""
 
 QUICK_PROMPTS = 10
-"""Prompts of a quick report: with a marked and an unmarked text each, under 5 minutes."""
+"""Prompts of a quick report: with a marked and an unmarked text each, minutes on two cores."""
 
 PER_STEP = 2
-"""Tokens that a step writes, as `dllmark generate` does."""
+"""Tokens that a step writes, as `dllmark generate` does but for the embedded model."""
 
 
 def report(
@@ -211,7 +211,10 @@ def _written(
     from dllmark.models.loading import load_model
 
     dataset, file = prompts.read()
-    protocol = Protocol(len(dataset.prompts), tokens, scored=2, suppress_end=suppress_end)
+    protocol = Protocol(
+        len(dataset.prompts), tokens, scored=2, suppress_end=suppress_end,
+        cache=default_cache(parts.model),
+    )  # fmt: skip
     lab = Lab(
         parts.model, parts.tokenizer, [dataset], parts.folder, protocol,
         LocalWriter(lambda: load_model(parts.model, device=parts.device)), parts.judge, parts.batch,

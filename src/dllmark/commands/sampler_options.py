@@ -11,25 +11,29 @@ from dllmark.errors import InputError
 from dllmark.sampling.settings import (
     BLOCK_LENGTH,
     DREAM_TOP_K,
+    EMBEDDED_BLOCK_LENGTH,
     Dream,
     Llada,
     Llada2,
     Parallel,
     Sampler,
+    default_cache,
+    default_llada,
     steps_for,
 )
 
 StepsOption = Annotated[
     int | None,
     typer.Option(
-        help="In how many steps a text is written. Without it, half as many as tokens (llada, "
-        "dream)."
+        help="In how many steps a text is written (llada, dream).",
+        show_default="half as many as tokens; for the embedded model as many",
     ),
 ]
 BlockOption = Annotated[
     int | None,
     typer.Option(
-        help="The length of a block (llada, parallel, llada2).", show_default=str(BLOCK_LENGTH)
+        help="The length of a block (llada, parallel, llada2).",
+        show_default=f"{BLOCK_LENGTH}; {EMBEDDED_BLOCK_LENGTH} for the embedded model (llada)",
     ),
 ]
 TemperatureOption = Annotated[
@@ -68,7 +72,8 @@ CacheOption = Annotated[
     str | None,
     typer.Option(
         help="Faster, but approximate: compute what stands before a block (prefix), or everything "
-        "outside it (block), once for the whole block (llada, parallel)."
+        "outside it (block), once for the whole block; none is exact (llada, parallel).",
+        show_default="block for the embedded model, none for others",
     ),
 ]
 ThresholdOption = Annotated[
@@ -94,13 +99,15 @@ SAMPLERS: dict[str, type[Sampler]] = {
 }  # fmt: skip
 
 
-def make_sampler(name: str, tokens: int, options: dict[str, Any]) -> Sampler:
+def make_sampler(name: str, tokens: int, options: dict[str, Any], model: str) -> Sampler:
     """Return a sampler with the options that are not None; one that it lacks is refused.
 
-    The steps, where none are given, follow from the tokens to write.
+    The steps, where none are given, follow from the tokens to write; they, the block and the cache
+    also from the model.
 
-    >>> make_sampler("llada", 256, {"cfg-scale": 1.5, "steps": None}).steps
-    128
+    >>> made = make_sampler("llada", 256, {"steps": None, "cache": None}, "embedded")
+    >>> made.steps, made.cache
+    (256, 'block')
     """
     kind = SAMPLERS[name]
     known = {entry.name for entry in fields(kind)}
@@ -117,5 +124,10 @@ def make_sampler(name: str, tokens: int, options: dict[str, Any]) -> Sampler:
             settings[field] = value
     if settings.get("top_k") == 0:
         settings["top_k"] = None
-    made = kind(**settings)
+    if kind is Llada:
+        made: Sampler = default_llada(model, tokens, **settings)
+    else:
+        if kind is Parallel:
+            settings.setdefault("cache", default_cache(model))
+        made = kind(**settings)
     return replace(made, steps=steps_for(made, tokens)) if isinstance(made, Llada | Dream) else made

@@ -15,7 +15,7 @@ from dllmark.detection.power import pairs_needed
 from dllmark.detection.stats import binomial_tail, family_wise, one_of_family, z_score
 from dllmark.errors import InputError, MismatchError, TokenizerError
 from dllmark.relation.key import WatermarkKey
-from dllmark.relation.source import Source
+from dllmark.relation.source import Source, check_version
 from dllmark.relation.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -175,6 +175,7 @@ def key_tokenizers(
         except TokenizerError as error:
             hint = "If it was moved, say with --tokenizer where to"
             raise TokenizerError(f"{error}. {hint}") from None
+        check_version(key, tokenizer)
         key.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
         tokenizers[key.tokenizer.fingerprint] = tokenizer
     return tokenizers

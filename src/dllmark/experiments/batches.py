@@ -108,7 +108,7 @@ def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
         return Dream(steps, named, temperature, suppress_end=protocol.suppress_end)
     return Llada(
         steps, protocol.block, temperature, order=cast(LladaOrder, order),
-        suppress_end=protocol.suppress_end,
+        suppress_end=protocol.suppress_end, cache=protocol.cache,
     )  # fmt: skip
 
 

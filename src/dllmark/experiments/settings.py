@@ -8,6 +8,7 @@ from dllmark.detection.detector import Scoring
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
 from dllmark.marking.strategies import check_delta
+from dllmark.sampling.settings import CacheMode
 
 RATES = (0.005, 0.01, 0.05)
 """The false-positive rates of the paper's tables."""
@@ -65,7 +66,7 @@ class Protocol:
 
     A text with fewer than `scored` tokens is left out: with `suppress_end` there is none. So is a
     prompt whose unmarked text repeats more than the share `most_repeats` of its bigrams. `delta` is
-    how strong marks are where an experiment does not vary it.
+    how strong marks are where an experiment does not vary it, `cache` that of LLaDA's sampler.
     """
 
     samples: int = 500
@@ -75,6 +76,7 @@ class Protocol:
     most_repeats: float = 0.5
     suppress_end: bool = False
     delta: float = DELTA
+    cache: CacheMode = "none"
 
     def __post_init__(self) -> None:
         if self.samples < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dllmark.models.experts import Experts
@@ -61,8 +61,13 @@ class Family:
         family knows no system, its message counts as the user's, and messages of one side in a row
         become one, with a blank line between them.
 
-        >>> EMBEDDED.conversation([("user", "Hi"), ("assistant", "Hello."), ("user", "Who?")])
-        '<|user|>Hi<|assistant|>Hello.<|user|>Who?<|assistant|>'
+        >>> print(EMBEDDED.conversation([("user", "Hi"), ("assistant", "Hello.")]))
+        <|im_start|>user
+        Hi<|im_end|>
+        <|im_start|>assistant
+        Hello.<|im_end|>
+        <|im_start|>assistant
+        <BLANKLINE>
         """
         if not self.chat_system:
             messages = _two_sides(messages)
@@ -115,63 +120,57 @@ def _in_blocks(prefix: str, names: dict[str, str]) -> dict[str, str]:
     return {f"blocks.{{i}}.{ours}": prefix + theirs for ours, theirs in names.items()}
 
 
-_LLADA_NAMES = {
-    "embedding.weight": "model.transformer.wte.weight",
-    "norm.weight": "model.transformer.ln_f.weight",
-    "head.weight": "model.transformer.ff_out.weight",
-    **_in_blocks(
-        "model.transformer.blocks.{i}.",
-        {
-            "attention_norm.weight": "attn_norm.weight",
-            "attention.query.weight": "q_proj.weight",
-            "attention.key.weight": "k_proj.weight",
-            "attention.value.weight": "v_proj.weight",
-            "attention.out.weight": "attn_out.weight",
-            "mlp_norm.weight": "ff_norm.weight",
-            "gate.weight": "ff_proj.weight",
-            "up.weight": "up_proj.weight",
-            "down.weight": "ff_out.weight",
-        },
-    ),
-}
-
-_LLADA_SIZES = {
-    "vocab_size": "embedding_size",
-    "width": "d_model",
-    "layers": "n_layers",
-    "heads": "n_heads",
-    "kv_heads": "n_kv_heads",
-    "mlp_width": "mlp_hidden_size",
-    "max_length": "max_sequence_length",
-    "rope_theta": "rope_theta",
-    "norm_eps": "rms_norm_eps",
-    "tied_head": "weight_tying",
-}
-
-_LLADA_ARITHMETIC = {
-    "block_type": ("llama", "sequential"),
-    "activation_type": ("silu", "swiglu"),
-    "layer_norm_type": ("rms", "default"),
-    "layer_norm_with_affine": (True, True),
-    "bias_for_layer_norm": (False, False),
-    "attention_layer_norm": (False, False),
-    "input_emb_norm": (False, False),
-    "include_bias": (False, False),
-    "include_qkv_bias": (False, False),
-    "multi_query_attention": (False, False),
-    "block_group_size": (1, 1),
-    "rope": (True, False),
-    "alibi": (False, False),
-    "scale_logits": (False, False),
-}
-
 LLADA = Family(
     name="LLaDA",
     model_type="llada",
-    sizes=_LLADA_SIZES,
+    sizes={
+        "vocab_size": "embedding_size",
+        "width": "d_model",
+        "layers": "n_layers",
+        "heads": "n_heads",
+        "kv_heads": "n_kv_heads",
+        "mlp_width": "mlp_hidden_size",
+        "max_length": "max_sequence_length",
+        "rope_theta": "rope_theta",
+        "norm_eps": "rms_norm_eps",
+        "tied_head": "weight_tying",
+    },
     fixed={"rope_theta": 10_000.0, "norm_eps": 1e-5, "tied_head": True},
-    names=_LLADA_NAMES,
-    arithmetic=_LLADA_ARITHMETIC,
+    names={
+        "embedding.weight": "model.transformer.wte.weight",
+        "norm.weight": "model.transformer.ln_f.weight",
+        "head.weight": "model.transformer.ff_out.weight",
+        **_in_blocks(
+            "model.transformer.blocks.{i}.",
+            {
+                "attention_norm.weight": "attn_norm.weight",
+                "attention.query.weight": "q_proj.weight",
+                "attention.key.weight": "k_proj.weight",
+                "attention.value.weight": "v_proj.weight",
+                "attention.out.weight": "attn_out.weight",
+                "mlp_norm.weight": "ff_norm.weight",
+                "gate.weight": "ff_proj.weight",
+                "up.weight": "up_proj.weight",
+                "down.weight": "ff_out.weight",
+            },
+        ),
+    },
+    arithmetic={
+        "block_type": ("llama", "sequential"),
+        "activation_type": ("silu", "swiglu"),
+        "layer_norm_type": ("rms", "default"),
+        "layer_norm_with_affine": (True, True),
+        "bias_for_layer_norm": (False, False),
+        "attention_layer_norm": (False, False),
+        "input_emb_norm": (False, False),
+        "include_bias": (False, False),
+        "include_qkv_bias": (False, False),
+        "multi_query_attention": (False, False),
+        "block_group_size": (1, 1),
+        "rope": (True, False),
+        "alibi": (False, False),
+        "scale_logits": (False, False),
+    },
     mask="<|mdm_mask|>",
     ends=("<|endoftext|>", "<|eot_id|>"),
     chat_start="<|startoftext|>",
@@ -318,20 +317,15 @@ SDAR = Family(
     chat_reply=DREAM.chat_reply,
 )
 
-EMBEDDED = Family(
+EMBEDDED = replace(
+    DREAM,
     name="embedded",
     model_type="dllmark",
-    sizes=_LLADA_SIZES,
-    fixed={},
-    names=_LLADA_NAMES,
-    arithmetic={},
-    mask="<|mask|>",
-    ends=("<|endoftext|>", "<|user|>"),
+    ends=(*DREAM.ends, "<|im_start|>"),
     chat_start="",
-    chat_message="<|{role}|>{content}",
-    chat_reply="<|assistant|>",
     chat_system=False,
 )
+"""The model in the package: of Dream's shape, taught chats of two sides; another turn is an end."""
 
 FAMILIES = {family.model_type: family for family in (LLADA, DREAM, LLADA2, SDAR, EMBEDDED)}
 """The families by the `model_type` of their config.json."""

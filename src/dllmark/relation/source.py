@@ -37,6 +37,8 @@ def resolve(
         tokenizer = load_tokenizer(source.tokenizer.name)
     else:
         raise InputError("a green list has no tokenizer of its own: pass the model's")
+    if isinstance(source, WatermarkKey):
+        check_version(source, tokenizer)
     source.identity.check_tokenizer(tokenizer.fingerprint, tokenizer.name)
     if not isinstance(source, WatermarkKey) and tokenizer.vocab_size > source.vocab_size:
         raise MismatchError(
@@ -44,3 +46,17 @@ def resolve(
             f"{tokenizer.vocab_size}: they belong to different models"
         )
     return source, tokenizer
+
+
+def check_version(key: WatermarkKey, tokenizer: Tokenizer) -> None:
+    """Raise `MismatchError` where both are of the embedded model, but of different versions of it.
+
+    >>> check_version(key, load_tokenizer("embedded"))
+    """
+    same = key.tokenizer.fingerprint == tokenizer.fingerprint
+    if not same and key.tokenizer.name == tokenizer.name == "embedded":
+        raise MismatchError(
+            f"key {key.id} was made for the model in another version of dllmark, which has another "
+            "tokenizer: make a new key with `dllmark keygen`. Check the texts this one marked with "
+            "that version, or with its tokenizer.json given as --tokenizer"
+        )

@@ -10,15 +10,20 @@ from torch import Tensor
 from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel, Sampler
 
 
-def draw_noise(sampler: Sampler, logits: Tensor, generator: torch.Generator) -> Tensor | None:
+def draw_noise(
+    sampler: Sampler, logits: Tensor, generator: torch.Generator, places: Tensor | None = None
+) -> Tensor | None:
     """Return log(-log u) for uniform u, in float64, one for each logit; None at temperature 0.
 
-    Subtracting it from logits and taking the largest draws from their softmax (Gumbel-max).
+    Subtracting it from logits and taking the largest draws from their softmax (Gumbel-max). If only
+    some `places` of the logits [B, W, V] need it, it is the same there, and anything elsewhere.
     """
     if sampler.temperature == 0:
         return None
     u = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=torch.float64)
-    return u.log_().neg_().log_()
+    if places is None:
+        return u.log_().neg_().log_()
+    return u.index_copy_(1, places, u.index_select(1, places).log_().neg_().log_())
 
 
 def warp_logits(sampler: Sampler, logits: Tensor) -> Tensor:

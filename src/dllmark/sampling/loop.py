@@ -185,7 +185,9 @@ class Denoiser:
             computed = len(block)
             before = (block.start if first else self.block_length) if fresh else 0
         elif self.cache is not None and not fresh:
-            end = block.stop + beyond if self.cache_mode == "block" else self.canvas.length
+            # in a shifted model, the block's last position predicts the one past it
+            past = 0 if self.model.config.shifted else beyond
+            end = block.stop + past if self.cache_mode == "block" else self.canvas.length
             computed = end - block.start
         shape = StepShape(len(block), beyond, most, computed, before)
         self.first.fill_(block.start)
@@ -233,7 +235,7 @@ class Denoiser:
     def draw_noise(self, inside: Tensor, block: Tensor) -> Tensor | None:
         """Return the noise that the tokens of a block are drawn with; None takes the likeliest."""
         alike = inside[:1] if self.canvas.pair else inside
-        noise = draw_noise(self.sampler, alike, self.generator)
+        noise = draw_noise(self.sampler, alike, self.generator, self._open(block))
         return None if noise is None else noise.expand_as(inside)
 
     def choose(
@@ -322,24 +324,40 @@ class Denoiser:
             canvas.tokens, canvas.revealed, logits, positions, covered, reachable
         )
 
+    def _open(self, at: Tensor) -> Tensor | None:
+        """Return which of the positions [R] some text has yet to write; None stands for all.
+
+        Nobody asks for the logits of the others, unless a token may be replaced. On a GPU it is all
+        of them: shapes must be known before a step.
+        """
+        if at.device.type != "cpu" or isinstance(self.sampler, Llada2):
+            return None
+        return (~self.canvas.revealed.index_select(1, at)).any(0).nonzero()[:, 0]
+
     def _predict(self, covered: Tensor, shape: StepShape) -> Tensor:
         """Return the model's logits [B, R, V] for some positions, -inf for what must not come.
 
-        That is the mask, ids past the tokenizer's, and with `suppress_end` the end of a text.
+        That is the mask, ids past the tokenizer's, and with `suppress_end` the end of a text. Of
+        positions that need none (`_open`), the logits are 0.
         """
         model, canvas, sampler = self.model, self.canvas, self.sampler
+        places = self._open(covered[0])
+        asked = covered if places is None else covered.index_select(1, places)
         at = None
         if shape.computed is not None:
             count = shape.before + shape.computed
             at = self.first - shape.before + torch.arange(count, device=self.first.device)
         logits: Tensor = model.transformer(
-            canvas.tokens, canvas.attended, covered, self.cache, at, self.block_length
+            canvas.tokens, canvas.attended, asked, self.cache, at, self.block_length
         ).float()
         if isinstance(sampler, Llada) and sampler.cfg_scale:
             unprompted = canvas.tokens.clone()
             unprompted[:, : canvas.start] = model.mask_id
-            without = model.transformer(unprompted, canvas.attended, covered).float()
+            without = model.transformer(unprompted, canvas.attended, asked).float()
             logits = without + (sampler.cfg_scale + 1) * (logits - without)
+        if places is not None:
+            everywhere = logits.new_zeros(*covered.shape, logits.shape[-1])
+            logits = everywhere.index_copy_(1, places, logits)
         logits[..., model.mask_id] = -torch.inf
         logits[..., model.tokenizer.vocab_size :] = -torch.inf
         if sampler.suppress_end:

@@ -6,7 +6,7 @@ Nothing here needs torch: command lines and servers tell the defaults before any
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from dllmark.errors import DllmarkError, InputError
 
@@ -15,7 +15,7 @@ DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
 CacheMode = Literal["none", "prefix", "block"]
 
 TOKENS = 128
-BLOCK_LENGTH = 32
+BLOCK_LENGTH, EMBEDDED_BLOCK_LENGTH = 32, 16
 TEMPERATURE = 0.8
 """What is written where nothing else is said, behind every door. At temperature 0 a small model
 soon repeats itself."""
@@ -190,6 +190,39 @@ def check_temperature(temperature: float, name: str = "temperature") -> None:
             f"{name} is 0, which takes the likeliest, or from {MIN_TEMPERATURE:g} to "
             f"{MAX_TEMPERATURE:g}; got {temperature}"
         )
+
+
+def default_cache(model: str) -> CacheMode:
+    """Return the cache that the commands write with where none is asked for, by a model's name.
+
+    The embedded model gets one, so that two cores write a text in seconds. A sampler made in code
+    has none of its own accord, and is exact.
+
+    >>> default_cache("embedded"), default_cache("GSAI-ML/LLaDA-8B-Instruct")
+    ('block', 'none')
+    """
+    return "block" if model == "embedded" else "none"
+
+
+def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
+    """Return LLaDA's sampler as the commands write with it, by a model's name; settings given win.
+
+    A setting of None counts as not given.
+
+    The embedded model writes one token a step in blocks of 16: of two neighbours that are chosen in
+    one step, a small model too often makes half a word, or one word twice.
+
+    >>> default_llada("embedded", 128) == Llada(128, 16, cache="block")
+    True
+    >>> default_llada("GSAI-ML/LLaDA-8B-Instruct", 128) == Llada()
+    True
+    """
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if model == "embedded":
+        settings = {"steps": tokens, "block_length": EMBEDDED_BLOCK_LENGTH, **settings}
+    if not settings.get("cfg_scale"):
+        settings.setdefault("cache", default_cache(model))
+    return Llada(**settings)
 
 
 def steps_for(sampler: Llada | Dream, tokens: int) -> int:

@@ -20,8 +20,8 @@ from dllmark.sampling.settings import (
     MAX_TEMPERATURE,
     TEMPERATURE,
     TOKENS,
-    Llada,
     check_length,
+    default_llada,
     steps_for,
 )
 from dllmark.server.detect_api import CoarseEvidence, Evidence, Text
@@ -76,7 +76,7 @@ class GenerateRequest(BaseModel):
         float, Field(gt=0, le=1, allow_inf_nan=False, description="Draw from the likeliest tokens.")
     ] = 1.0
     tokens: TokenCount = TOKENS
-    steps: Annotated[TokenCount | None, Field(description="Else half as many as tokens.")] = None
+    steps: Annotated[TokenCount | None, Field(description="Else by the model.")] = None
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED, description="Else at random.")] = None
     chat: Annotated[bool, Field(description="false continues the prompt as text.")] = True
     suppress_end: Annotated[bool, Field(description="Write all the tokens, end no earlier.")] = (
@@ -149,7 +149,9 @@ def make_arguments(
     from dllmark.sampling.texts import check_prompts
 
     assert service.model is not None
-    sampler = Llada(
+    sampler = default_llada(
+        service.model.name,
+        body.tokens,
         steps=body.steps,
         temperature=body.temperature,
         top_p=body.top_p,

@@ -19,6 +19,7 @@ from dllmark.errors import DllmarkError, InputError, KeyRingError, MismatchError
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.keyring import KeyRing
 from dllmark.relation.payload import Payloads
+from dllmark.relation.source import check_version
 from dllmark.relation.tokenizer import Tokenizer
 from dllmark.server.generation_queue import GenerateArguments, GenerationQueue
 from dllmark.server.limits import Limits
@@ -103,6 +104,7 @@ class Service:
         if not self.keys:
             raise InputError("give at least one key")
         for key in self.keys if fixed else ():
+            check_version(key, self.tokenizer)
             if key.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise MismatchError(
                     f"key {key.id} is for another tokenizer than {self.tokenizer.name}: a server "

@@ -27,7 +27,6 @@ from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
 from dllmark.sampling.confidence import draw, warp_logits
 from dllmark.sampling.loop import Canvas, Denoiser, StepShape
-from dllmark.sampling.recorder import Recorder
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -118,7 +117,6 @@ class MarkingDenoiser(Denoiser):
         if self.cache is not None:
             raise InputError("the schemes that ours is compared with are written without a cache")
         self.mark = mark
-        self.recorder = Recorder(generator, enabled=False)  # a look-ahead is not one fixed graph
 
     def draw_noise(self, inside: Tensor, block: Tensor) -> Tensor | None:
         """Return the mark's noise, or the sampler's."""
@@ -256,19 +254,17 @@ class Gumbel(Mark):
         self._rows: dict[int, Tensor] = {}
 
     def noise(self, positions: Tensor, vocab_size: int) -> Tensor:
-        """Return the keyed noise of some positions; each is computed once."""
-        return torch.stack(
-            [self._row(at, vocab_size, positions.device) for at in positions.tolist()]
-        )
+        """Return the keyed noise of some positions; on a CPU each is computed once."""
+        if positions.device.type == "cpu":
+            return torch.stack([self._row(at, vocab_size) for at in positions.tolist()])
+        tokens = torch.arange(vocab_size, device=positions.device)
+        u: Tensor = position_noise(self.key, positions[:, None], tokens)
+        return u.log().neg().log()
 
-    def _row(self, at: int, vocab_size: int, device: torch.device) -> Tensor:
+    def _row(self, at: int, vocab_size: int) -> Tensor:
+        """Return the noise of one position, by numpy."""
         if at not in self._rows:
-            if device.type == "cpu":  # numpy is faster there
-                numbers = position_noise(self.key, np.array([at]), np.arange(vocab_size))
-                u = torch.from_numpy(numbers)
-            else:
-                tokens = torch.arange(vocab_size, device=device)
-                u = position_noise(self.key, torch.full_like(tokens, at), tokens)
+            u = torch.from_numpy(position_noise(self.key, np.array([at]), np.arange(vocab_size)))
             self._rows[at] = u.log().neg().log()
         return self._rows[at]
 
