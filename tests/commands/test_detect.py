@@ -269,9 +269,9 @@ def test_statements_of_lines_name_their_lines(run, key_file, marked, plain):
 
 
 def test_the_statement_of_a_ring_names_the_label_and_counts_its_keys(
-    run, tokenizer, tmp_path, plain
+    run, key_file, tokenizer, tmp_path, plain
 ):
-    run("keys", "new", tmp_path / "ring", "master")
+    run("keys", "import", tmp_path / "ring", key_file, "--label", "master")
     run("keys", "derive", tmp_path / "ring", "customer-17")
     master, customer = dllmark.KeyRing(tmp_path / "ring").all_keys()
     text = marked_text(customer, tokenizer)

@@ -55,11 +55,11 @@ def read_transformer(
     device: torch.device,
     dtype: torch.dtype,
     *,
-    kernels: bool = False,
+    in_few_bits: bool = False,
 ) -> Transformer:
     """Return the transformer with the weights of a folder; they are checked before any is read.
 
-    With `kernels`, matrices of 4 bits stay so (`few_bits.FewBitsLinear`).
+    With `in_few_bits`, matrices of 4 bits stay so (`few_bits.FewBitsLinear`).
     """
     with torch.device("meta"):
         transformer = Transformer(config)
@@ -71,7 +71,7 @@ def read_transformer(
             part.pop(family.names["head.weight"], None)
     given = {name: shape for part in shapes.values() for name, shape in part.items()}
     _check_tensors(folder, family, given, expected)
-    in_few_bits: list[tuple[str, Tensor, Tensor]] = []
+    kept: list[tuple[str, Tensor, Tensor]] = []
     for path, names in shapes.items():
         with _open(path, device) as tensors:
             scaled = set(tensors.keys())
@@ -83,14 +83,14 @@ def read_transformer(
                 scale = tensors.get_tensor(name + few_bits.SCALE)
                 _check_few_bits(folder, name, names[name], stored.dtype, tuple(scale.shape))
                 if (
-                    kernels
+                    in_few_bits
                     and stored.dtype == torch.uint8
                     and _is_linear(transformer, places[name])
                 ):
-                    in_few_bits.append((places[name][0], stored, scale))
+                    kept.append((places[name][0], stored, scale))
                 else:
                     _assign(transformer, places[name], few_bits.expanded(stored, scale).to(dtype))
-    for parameter, stored, scale in in_few_bits:
+    for parameter, stored, scale in kept:
         name = parameter.removesuffix(".weight")
         bias = getattr(transformer.get_submodule(name), "bias", None)
         transformer.set_submodule(name, few_bits.FewBitsLinear(stored, scale, bias))

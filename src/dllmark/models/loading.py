@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dllmark.errors import ModelError
-from dllmark.models import chat_template, few_bits
+from dllmark.models import chat_template, few_bits, packed
 from dllmark.models.chat_template import ChatTemplate, read_chat_template
 from dllmark.models.checkpoint import INDEX, read_json, read_transformer
 from dllmark.models.config_json import read_config
@@ -77,11 +77,12 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
 
     "auto" is the GPU if there is one, and bfloat16 there, float32 on the CPU. There, weights
     stored in 4 bits (those of "embedded") stay so where the processor has a kernel for them, which
-    rounds a little more; with the dtype "float32" they are expanded.
+    rounds a little more, and others lie as the processor multiplies by them fastest; with the dtype
+    "float32" they are ordinary layers.
     """
     target = _device(device)
     number = _dtype(dtype, target)
-    kernels = dtype == "auto" and target.type == "cpu" and few_bits.has_kernel()
+    kernels = dtype == "auto" and target.type == "cpu"
     folder = _folder(source)
     record = read_json(folder / "config.json")
     family = _family(folder, record)
@@ -94,6 +95,10 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
             f"{config.vocab_size} rows: put the tokenizer of this model into the folder"
         )
     ends = _end_ids(folder, family, tokenizer)
+    in_few_bits = kernels and few_bits.has_kernel()
+    transformer = read_transformer(folder, family, config, target, number, in_few_bits=in_few_bits)
+    if kernels and packed.has_kernel():
+        packed.pack(transformer)
     return Model(
         name=source,
         family=family,
@@ -102,7 +107,7 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
         pad_id=_pad_id(record, config, ends[0]),
         template=read_chat_template(folder),
         tokenizer=tokenizer,
-        transformer=read_transformer(folder, family, config, target, number, kernels=kernels),
+        transformer=transformer,
     )
 
 
