@@ -128,14 +128,18 @@ def test_a_run_that_was_cut_off_is_noted_too(model, tmp_path):
     assert [note.texts for note in second.notes([MARKED])] == [4, 2]
 
 
-def test_texts_of_another_length_or_model_are_refused(model, tmp_path):
+@pytest.mark.parametrize(
+    "other", [{"tokens": 24}, {"suppress_end": True}, {"block": 16}, {"cache": "block"}]
+)
+def test_texts_that_were_written_otherwise_are_refused(model, tmp_path, other):
     lab_in(tmp_path, model).texts(DATASET, MARKED)
-    longer = replace(PROTOCOL, tokens=24)
-    with pytest.raises(InputError, match="written by tiny in 16 tokens: give another"):
-        lab_in(tmp_path, model, protocol=longer).texts(DATASET, MARKED)
-    endless = replace(PROTOCOL, suppress_end=True)
-    with pytest.raises(InputError, match="in 16 tokens: give another"):
-        lab_in(tmp_path, model, protocol=endless).texts(DATASET, MARKED)
+    said = "written by tiny in 16 tokens: give another .* --tokens 16 --block 8 --cache none"
+    with pytest.raises(InputError, match=said):
+        lab_in(tmp_path, model, protocol=replace(PROTOCOL, **other)).texts(DATASET, MARKED)
+
+
+def test_texts_of_another_model_are_read_but_not_added_to(model, tmp_path):
+    lab_in(tmp_path, model).texts(DATASET, MARKED)
     elsewhere = lab_in(tmp_path, model, model="where/it/lies/here")
     assert len(elsewhere.texts(DATASET, MARKED)) == 6  # reading them is no mixture
     more = Dataset("C4", [*DATASET.prompts, "w7"], ["w1"] * 7, False)

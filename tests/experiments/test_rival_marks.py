@@ -11,7 +11,7 @@ from tiny import MASK, batch_generator, steps_of
 
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
-from dllmark.experiments.rivals.marks import TwoSides
+from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
@@ -307,10 +307,25 @@ def test_keyed_noise_needs_noise(small_key, small_tokenizer):
         SCHEMES["gumbel"].mark(small_key, small_tokenizer, 0.0, 0.0)
 
 
-def test_other_schemes_are_written_without_a_cache(endless, small_key):
-    mark = SCHEMES["dgmark"].mark(small_key, endless.tokenizer, 0.0, 0.8)
-    with pytest.raises(InputError, match="without a cache"):
-        steps_of(endless, Llada(16, 8, cache="block"), mark, [PROMPT], TOKENS)
+class Looking(Mark):
+    """Looks one step ahead from every place, and changes nothing."""
+
+    def prefer(self, choice):
+        for place in range(choice.score.shape[1]):
+            at = torch.full((len(choice.score),), place)
+            choice.look(at, choice.candidates[:, place])
+        return choice.score
+
+
+@pytest.mark.parametrize("cache", ["none", "block", "prefix"])
+def test_looking_ahead_leaves_nothing_behind(endless, small_key, cache):
+    sampler = Llada(16, 8, temperature=0.8, cache=cache)
+    mark = Looking(small_key, endless.tokenizer)
+    marked, plain = (
+        generate(endless, [PROMPT, "w9"], mark, sampler, tokens=TOKENS, chat=False)
+        for mark in (mark, None)
+    )
+    assert [text.ids for text in marked] == [text.ids for text in plain]
 
 
 def test_an_unknown_scheme_is_told_the_known_ones():

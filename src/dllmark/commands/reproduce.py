@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +17,7 @@ import typer
 from dllmark.commands.reproduce_adversary import make_adversary
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
+from dllmark.sampling.settings import CacheMode
 from dllmark.terminal import err, print_json, print_text, progress_bar
 
 if TYPE_CHECKING:
@@ -124,6 +125,10 @@ def reproduce(
     delta: Annotated[
         float, typer.Option(help="How strong the mark is, where an experiment does not vary it.")
     ] = DELTA,
+    block: Annotated[int, typer.Option(help="LLaDA's order: the length of a block.")] = 32,
+    cache: Annotated[
+        CacheMode, typer.Option(help="LLaDA's order: as in `generate`; none is exact.")
+    ] = "none",
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")
@@ -203,9 +208,7 @@ def reproduce(
         raise InputError(f"batch is at least 1; got {batch}")
     if DRAWN.intersection(experiments):
         require_matplotlib()
-    protocol = Protocol(
-        samples, tokens, scored, most_repeats=max_repeats, suppress_end=suppress_end, delta=delta
-    )
+    protocol = Protocol(samples, tokens, scored, block, max_repeats, suppress_end, delta, cache)
     load = _loader(model, device)
     adversary = make_adversary(load, endpoint, endpoint_model, dipper, wordnet)
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None
@@ -236,7 +239,7 @@ def reproduce(
 def _loader(model: str, device: str) -> Callable[[], Model]:
     """Return what loads the model, once, when somebody needs it."""
 
-    @cache
+    @functools.cache
     def load() -> Model:
         from dllmark.models.loading import load_model
 

@@ -265,7 +265,7 @@ class Lab:
         return Written(
             file.dataset.name, file.setting.slug, texts, seconds, self.model, self.protocol.tokens,
             self.protocol.suppress_end, self.protocol.block, self.batch_size, self.writer.hardware,
-            self.command, runs.today(), runs.software(),
+            self.command, runs.today(), runs.software(), self.protocol.cache,
         )  # fmt: skip
 
     def _batches(self, file: _File) -> list[Batch]:
@@ -295,13 +295,11 @@ class Lab:
             raise InputError(f"{path} is damaged: remove it, and it is written again") from None
         file = _File(dataset, setting, path, size, records)
         for note in self._runs.of(dataset.name, setting.slug) if lines else []:
-            here = (self.protocol.tokens, self.protocol.suppress_end)
-            other = (note.tokens, note.suppress_end) != here
-            if other or (file.missing and note.model != self.model):
-                ends = " --suppress-end" if note.suppress_end else " without --suppress-end"
+            said = self._note(file, 0, 0.0).options
+            if note.options != said or (file.missing and note.model != self.model):
                 raise InputError(
                     f"{path} was written by {note.model} in {note.tokens} tokens: give another "
-                    f"output folder, or --model {note.model} --tokens {note.tokens}{ends}"
+                    f"output folder, or --model {note.model} {note.options}"
                 )
         key = self.key(setting.gamma, setting.key) if setting.strategy else None
         mark = key.identity.to_dict() if key else None

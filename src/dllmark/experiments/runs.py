@@ -38,6 +38,13 @@ class Written:
     command: str
     date: str
     software: str
+    cache: str = "none"
+
+    @property
+    def options(self) -> str:
+        """What `reproduce` must be told to write such texts, beside the model."""
+        ends = "--suppress-end" if self.suppress_end else "without --suppress-end"
+        return f"--tokens {self.tokens} --block {self.block} --cache {self.cache} {ends}"
 
 
 class Runs:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import position_noise, side_lists, token_coins
 from dllmark.marking.bias import biased_logits
 from dllmark.marking.state import BiasSettings, Reachable, State
@@ -114,8 +113,6 @@ class MarkingDenoiser(Denoiser):
         generator: torch.Generator,
     ) -> None:
         super().__init__(model, canvas, sampler, None, generator)
-        if self.cache is not None:
-            raise InputError("the schemes that ours is compared with are written without a cache")
         self.mark = mark
 
     def draw_noise(self, inside: Tensor, block: Tensor) -> Tensor | None:
@@ -134,6 +131,9 @@ class MarkingDenoiser(Denoiser):
         """Return the places to reveal in the order that the mark prefers."""
         place = torch.arange(shape.width, device=score.device)
         covered = (self.first + place).repeat(len(score), 1)
+        if self.cache is not None:  # what is tried stays out of it: a block is always computed anew
+            past = 0 if self.model.config.shifted else shape.beyond
+            shape = replace(shape, computed=shape.width + past)
 
         def look(at: Tensor, tokens: Tensor) -> Tensor:
             before = self.canvas.tokens
