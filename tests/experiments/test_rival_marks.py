@@ -1,6 +1,7 @@
 """Each other scheme writes what a slow loop over its paper's formulas writes."""
 
 import math
+import operator
 from functools import cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
+from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
@@ -135,22 +137,25 @@ class NaiveLeftToRight(Naive):
         return self.over_words(lambda v: self.delta * own_coin(self.key, left, v), self.delta)
 
 
-class NaiveGloaguen(Naive):
-    def bias(self, x, logits, at):
-        def distribution(place):
-            """p(u) at a place: certain where a token stands."""
-            if not 0 <= place < len(x):
-                return {}
-            if x[place] != MASK:
-                return {x[place]: 1.0}
-            row = torch.tensor(logits[place]) / (self.temperature or 1.0)
-            return dict(enumerate(row.softmax(0).tolist()))
-
+class NaiveExpected(Naive):
+    def neighbours(self, x, logits, at, temperature, most=None):
+        """The likeliest words beside a place, left and right, with their probabilities."""
         sides = []
         for place in (at - 1, at + 1):
-            p = distribution(place)
+            p = {}
+            if 0 <= place < len(x) and x[place] != MASK:
+                p = {x[place]: 1.0}
+            elif 0 <= place < len(x):
+                row = torch.tensor(logits[place]) / temperature
+                likeliest = sorted(enumerate(row.softmax(0).tolist()), key=lambda one: -one[1])
+                p = dict(likeliest[:most])
             sides.append({u: p[u] for u in p if u in self.words})
-        left, right = sides
+        return sides
+
+
+class NaiveGloaguen(NaiveExpected):
+    def bias(self, x, logits, at):
+        left, right = sides = self.neighbours(x, logits, at, self.temperature or 1.0)
 
         def gain(v):
             before = sum(p * own_coin(self.key, u, v) for u, p in left.items())
@@ -158,6 +163,34 @@ class NaiveGloaguen(Naive):
             return self.delta / 2 * (before + after)
 
         return self.over_words(gain, self.delta / 2 * sum(map(sum, map(dict.values, sides))))
+
+
+class NaiveUnbiased(NaiveExpected):
+    def after(self, share):
+        return min(2 * share, 1)
+
+    def bias(self, x, logits, at):
+        left, right = self.neighbours(x, logits, at, 1.0, most=8)
+        p = (torch.tensor(logits[at]) / self.temperature).softmax(0).tolist()
+        gains = [0.0] * len(p)
+        fixed = {v for v in range(len(p)) if v not in self.words or p[v] < 1e-5}
+        for beside, pair in ((left, lambda u, v: (u, v)), (right, lambda u, v: (v, u))):
+            green = [0.5 * (1 - sum(beside.values()))
+                     + sum(q * own_coin(self.key, *pair(u, v)) for u, q in beside.items())
+                     if v not in fixed else 0.5
+                     for v in range(len(p))]  # fmt: skip
+            share = min(max(sum(map(operator.mul, p, green)), 1e-6), 1 - 1e-6)
+            now = self.after(share)
+            for v in range(len(p)):
+                factor = now / share * green[v] + (1 - now) / (1 - share) * (1 - green[v])
+                p[v] *= factor
+                gains[v] += self.temperature * math.log(max(factor, 1e-37))
+        return gains
+
+
+class NaiveSta1(NaiveUnbiased):
+    def after(self, share):
+        return share + (1 - share) * share
 
 
 class NaiveLeftRight(Naive):
@@ -216,6 +249,8 @@ NAIVE = {
     "lr-dwm": NaiveLeftRight,
     "dgmark": NaiveDgMark,
     "dgmark-look-ahead": NaiveLookAhead,
+    "sta-1": NaiveSta1,
+    "unbiased": NaiveUnbiased,
     "gumbel": NaiveGumbel,
 }
 
@@ -238,7 +273,7 @@ def test_a_scheme_writes_what_its_formulas_say(endless, name, temperature, per_s
     sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=scheme.order or "low_confidence")
     naive = NAIVE[name](model, key, temperature, scheme.delta)
     plain = Naive(model, key, temperature, 0.0)
-    seed = 3
+    seed = 4
     [*_, last] = steps_of(model, sampler, mark, [PROMPT], TOKENS, seed=seed)
     expected = naive.write(per_step, seed)
     assert last.tokens[0, last.start :].tolist() == expected
@@ -258,6 +293,35 @@ def test_an_expectation_is_over_all_likely_neighbours(endless, small_key):
     torch.testing.assert_close(found, torch.tensor(naive)[words], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["sta-1", "unbiased"])
+def test_over_all_keys_an_unbiased_scheme_leaves_every_token_as_likely(endless, name):
+    tokenizer = endless.tokenizer
+    logits = torch.randn(1, 3, tokenizer.vocab_size, generator=torch.Generator().manual_seed(1))
+    tokens = torch.tensor([[7, MASK, MASK]])  # a known neighbour and an expected one
+    state = State(tokens, tokens != MASK, 2 * logits, torch.tensor([[1]]))
+    found = []
+    for number in range(1000):
+        key = WatermarkKey(Secret(number.to_bytes(16, "big")), 0.5, tokenizer.id)
+        biased = SCHEMES[name].mark(key, tokenizer, 0.0, 0.8).bias(state)
+        found.append((biased[0, 0] / 0.8).softmax(0))
+    mean, error = torch.stack(found).mean(0), torch.stack(found).std(0) / math.sqrt(len(found))
+    p = (state.logits[0, 1] / 0.8).softmax(0)
+    assert (error < 0.05 * p).all() and (error.max() > 0.001)
+    assert ((mean - p).abs() < 4 * error).all()
+
+
+@pytest.mark.parametrize("name", ["sta-1", "unbiased"])
+def test_what_is_certain_stays_so_whatever_its_colour(endless, name):
+    logits = torch.full((1, 2, endless.tokenizer.vocab_size), -100.0)
+    logits[..., 9] = 100.0
+    tokens = torch.tensor([[7, MASK]])
+    state = State(tokens, tokens != MASK, logits, torch.tensor([[1]]))
+    for number in range(8):
+        key = WatermarkKey(Secret(bytes([number] * 16)), 0.5, endless.tokenizer.id)
+        biased = SCHEMES[name].mark(key, endless.tokenizer, 0.0, 0.8).bias(state)
+        assert torch.isfinite(biased).all() and biased[0, 0].argmax() == 9
+
+
 def test_every_other_scheme_has_a_naive_transcription():
     assert set(NAIVE) == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
@@ -275,7 +339,7 @@ def test_a_text_does_not_depend_on_its_company(endless, name, small_key):
 
 
 @pytest.mark.parametrize("name", [name for name in NAIVE if not SCHEMES[name].order])
-@pytest.mark.parametrize("sampler", [Dream(60, "entropy"), Llada(30, 20, order="random")])
+@pytest.mark.parametrize("sampler", [Dream(100, "entropy"), Llada(50, 20, order="random")])
 def test_a_scheme_finds_its_own_texts_and_no_other_keys(endless, name, sampler):
     scheme, tokenizer = SCHEMES[name], endless.tokenizer
     own, other = (WatermarkKey(Secret(secret), scheme.gamma, tokenizer.id)
@@ -283,7 +347,7 @@ def test_a_scheme_finds_its_own_texts_and_no_other_keys(endless, name, sampler):
     mark = scheme.mark(own, tokenizer, 3 * scheme.delta, sampler.temperature)
     prompts = ["w4 w5", "w9 w8", "w20 w3", "w7 w30"]
     texts = [np.array(text.ids) for text in
-             generate(endless, prompts, mark, sampler, tokens=60, chat=False)]  # fmt: skip
+             generate(endless, prompts, mark, sampler, tokens=100, chat=False)]  # fmt: skip
     for score in scheme.scores.values():
         p_own, p_other = (
             np.median([found.p_value for found in score(key, tokenizer)(texts)])

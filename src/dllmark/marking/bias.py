@@ -24,7 +24,7 @@ def biased_logits(state: State, settings: BiasSettings, scored: Tensor, green: G
     chosen = state.logits[texts_of(index), index.clamp(min=0)]
     bias = torch.zeros(chosen.shape, dtype=torch.float32, device=chosen.device).flatten(0, 1)
     sides = (-1, +1)[: settings.sides]
-    ids, weights = _neighbours(state, settings, sides)
+    ids, weights = neighbours(state, settings, sides)
     weights = settings.delta * torch.where(scored[ids], weights, 0.0)
     of_sides = list(zip(ids.chunk(len(sides), 1), weights.chunk(len(sides), 1), strict=True))
     total = torch.zeros(state.positions.shape, dtype=torch.float32, device=chosen.device)
@@ -33,16 +33,14 @@ def biased_logits(state: State, settings: BiasSettings, scored: Tensor, green: G
     reachable = state.reachable_tokens(total) if chosen.device.type == "cpu" else None
     for side, terms in zip(sides, of_sides, strict=True):
         side_ids, side_weights = (tensor.flatten(0, 1) for tensor in terms)
-        if reachable is None:
-            _add(bias, green, side, side_ids, side_weights)
-        else:
-            _add_reachable(bias, green, side, side_ids, side_weights, reachable.flatten(0, 1))
+        some = None if reachable is None else reachable.flatten(0, 1)
+        add_green(bias, green, side, side_ids, side_weights, some)
     bias = torch.where(scored, bias, (settings.gamma * total).view(-1, 1))
     exact = torch.promote_types(chosen.dtype, torch.float32)
     return (chosen.to(exact) + bias.view(chosen.shape)).to(chosen.dtype)
 
 
-def _neighbours(
+def neighbours(
     state: State, settings: BiasSettings, sides: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """Return the tokens on each side of the positions, side after side, and their weights.
@@ -66,11 +64,22 @@ def _neighbours(
     return torch.where(known, ids, predicted), torch.where(known, certain, weights)
 
 
-def _add(bias: Tensor, green: GreenList, side: int, ids: Tensor, weights: Tensor) -> None:
+def add_green(
+    bias: Tensor,
+    green: GreenList,
+    side: int,
+    ids: Tensor,
+    weights: Tensor,
+    reachable: Tensor | None = None,
+) -> None:
     """Add to each row of the bias [N, V] the weighted green lists of its neighbours [N, C].
 
-    Weights of 0 are left out on the CPU alone: to find them on a GPU would mean to wait for it.
+    On a CPU it may be enough to do so for the reachable tokens [N, V]. Weights of 0 are left out on
+    the CPU alone: to find them on a GPU would mean to wait for it.
     """
+    if reachable is not None:
+        _add_reachable(bias, green, side, ids, weights, reachable)
+        return
     for neighbour, weight in zip(ids.T, weights.T, strict=True):
         if _answers_on(green, bias.device):
             active = torch.arange(len(weight), device=weight.device)
@@ -84,7 +93,7 @@ def _add(bias: Tensor, green: GreenList, side: int, ids: Tensor, weights: Tensor
 def _add_reachable(
     bias: Tensor, green: GreenList, side: int, ids: Tensor, weights: Tensor, reachable: Tensor
 ) -> None:
-    """Do what `_add` does for the reachable tokens [N, V] alone, on a CPU.
+    """Do what `add_green` does for the reachable tokens [N, V] alone, on a CPU.
 
     The pairs of a token with all its neighbours are coloured in one go.
     """

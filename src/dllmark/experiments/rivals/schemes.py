@@ -112,12 +112,28 @@ def _dgmark(candidates: int) -> MakeMark:
     return mark
 
 
+def _unbiased(name: str, once: bool) -> MakeMark:
+    def mark(
+        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+    ) -> OtherMark:
+        from dllmark.experiments.rivals.marks import Unbiased
+
+        _require_noise(name, temperature)
+        return Unbiased(key, tokenizer, temperature, once)
+
+    return mark
+
+
 def _gumbel(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
     from dllmark.experiments.rivals.marks import Gumbel
 
-    if temperature == 0:
-        raise InputError("gumbel replaces the noise of a sampler: write at a temperature above 0")
+    _require_noise("gumbel", temperature)
     return Gumbel(key, tokenizer)
+
+
+def _require_noise(name: str, temperature: float) -> None:
+    if temperature == 0:
+        raise InputError(f"{name} needs the noise of a sampler: write at a temperature above 0")
 
 
 PARITY: dict[str, MakeScorer] = {"parity": scores.parity, "windows of 8": scores.windows}
@@ -132,6 +148,8 @@ SCHEMES = {
         Scheme("lr-dwm", _left_right, {"left and right": scores.left_and_right}),
         Scheme("dgmark", _dgmark(1), PARITY, delta=0.0),
         Scheme("dgmark-look-ahead", _dgmark(3), PARITY, delta=0.0),
+        Scheme("sta-1", _unbiased("sta-1", once=True), delta=0.0, noise=True),
+        Scheme("unbiased", _unbiased("unbiased", once=False), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, {"exponentials": scores.position_exponentials}, delta=0.0,
                noise=True),
     )
