@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from dllmark import load_model
 from dllmark.errors import ModelError
-from dllmark.models import few_bits
+from dllmark.models import few_bits, packed
 
 TOKENS = torch.arange(20, 50)[None]
 
@@ -61,13 +61,51 @@ def test_expanded_weights_are_steps_times_scales(folder):
 @pytest.mark.skipif(not few_bits.has_kernel(), reason="no 4-bit kernel for this processor")
 @torch.inference_mode()
 def test_the_kernel_gives_what_expanded_weights_give_but_for_rounding(folder):
-    layer = load_model(str(folder), device="cpu").transformer.blocks[0].gate
-    exact = load_model(str(folder), dtype="float32").transformer.blocks[0].gate
-    assert isinstance(layer, few_bits.FewBitsLinear)
+    block = load_model(str(folder), device="cpu").transformer.blocks[0]
+    exact = load_model(str(folder), dtype="float32").transformer.blocks[0]
     given = torch.randn(3, 7, 64, generator=torch.Generator().manual_seed(1))
-    found, expected = layer(given), exact(given)
-    assert found.shape == expected.shape
-    assert (found - expected).norm() < 0.02 * expected.norm()
+    layers = {
+        block.gate_up: (exact.gate, exact.up),
+        block.attention.qkv: (exact.attention.query, exact.attention.key, exact.attention.value),
+        block.attention.out: (exact.attention.out,),
+    }
+    for layer, parts in layers.items():
+        assert isinstance(layer, few_bits.FewBitsLinear)
+        found, expected = layer(given), torch.cat([part(given) for part in parts], -1)
+        assert found.shape == expected.shape
+        assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+class Expanded(torch.nn.Module):
+    """What stands for the kernel on a processor that has none: the same layer, expanded."""
+
+    def __init__(self, stored, scale, bias):
+        super().__init__()
+        self.weight, self.bias = few_bits.expanded(stored, scale), bias
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+
+@pytest.mark.parametrize("other", [None, "self_attn.k_proj", "mlp.gate_proj"])
+@torch.inference_mode()
+def test_layers_with_the_same_input_are_one_if_all_are_in_4_bits(folder, monkeypatch, other):
+    if other:  # one that is not
+        stored = load_file(folder / "model.safetensors")
+        for layer in (0, 1):
+            name = f"model.layers.{layer}.{other}.weight"
+            stored[name] = few_bits.expanded(stored[name], stored.pop(f"{name}.scale"))
+        save_file(stored, folder / "model.safetensors")
+    expected = load_model(str(folder), device="cpu", dtype="float32").transformer(TOKENS)
+    monkeypatch.setattr(packed, "has_kernel", lambda: False)
+    monkeypatch.setattr(few_bits, "has_kernel", lambda: True)
+    monkeypatch.setattr(few_bits, "FewBitsLinear", Expanded)
+    transformer = load_model(str(folder), device="cpu").transformer
+    torch.testing.assert_close(transformer(TOKENS), expected)
+    block = transformer.blocks[1]
+    assert hasattr(block.attention, "qkv") == (other != "self_attn.k_proj")
+    assert hasattr(block, "gate_up") == (other != "mlp.gate_proj")
+    assert isinstance(block.down, Expanded)
 
 
 def test_another_dtype_than_auto_expands_the_weights(folder):

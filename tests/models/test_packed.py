@@ -33,7 +33,7 @@ def test_a_model_on_the_cpu_gives_what_ordinary_layers_give_but_for_rounding(fol
 @torch.inference_mode()
 def test_a_layer_takes_any_number_of_rows(shape, bias):
     linear = torch.nn.Linear(64, 48, bias=bias)
-    layer = packed.PackedLinear(linear)
+    layer = packed.PackedLinear(linear.weight, linear.bias)
     given = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(layer(given), linear(given))
     turned = given.transpose(0, -2)  # not one row after the other in memory

@@ -149,11 +149,11 @@ def test_some_logits_are_those_of_the_whole_and_only_they_reach_the_head(pair):
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed:UserWarning")  # no bfloat16 on this CPU
 @torch.inference_mode()
-def test_bfloat16_is_near_float32(pair):
-    ours, _, _ = pair
-    half = Transformer(ours.config)
-    half.load_state_dict(ours.state_dict())
-    logits = half.to(torch.bfloat16)(TOKENS)
+def test_bfloat16_is_near_float32(pair, tmp_path):
+    ours, _, config = pair
+    write_checkpoint(tmp_path, config)
+    half = load_model(str(tmp_path), device="cpu", dtype="bfloat16").transformer
+    logits = half(TOKENS)
     assert logits.dtype == torch.bfloat16
     assert (logits - ours(TOKENS)).abs().max() < 0.05 * ours(TOKENS).abs().max()
 

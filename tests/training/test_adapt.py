@@ -158,12 +158,12 @@ def test_the_whole_way_on_a_cpu(options, tmp_path, monkeypatch):
     onward = adapt.Run(options)
     onward.learn(0.5)
     assert onward.step == 1
-    model = load_model(str(tmp_path / "run" / "model"), device="cpu")
+    model = load_model(str(tmp_path / "run" / "model"), device="cpu", dtype="float32")
     assert (model.family.name, model.mask_id, model.end_ids) == ("Dream", 3, (0, 2))
     monkeypatch.setattr(settle, "LENGTH", 64)
     options.weight, options.shortest = 0.3, 10
     settle.settle(settle.Settling(options), seconds=0.01)
-    again = load_model(str(tmp_path / "next"), device="cpu")
+    again = load_model(str(tmp_path / "next"), device="cpu", dtype="float32")
     assert not torch.equal(
         again.transformer.blocks[0].gate.weight, model.transformer.blocks[0].gate.weight
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dllmark.errors import ModelError
-from dllmark.models import few_bits
+from dllmark.models import few_bits, packed
 from dllmark.models.families import Family
 from dllmark.models.transformer import Config, Transformer
 
@@ -71,7 +71,7 @@ def read_transformer(
             part.pop(family.names["head.weight"], None)
     given = {name: shape for part in shapes.values() for name, shape in part.items()}
     _check_tensors(folder, family, given, expected)
-    kept: list[tuple[str, Tensor, Tensor]] = []
+    kept: dict[str, tuple[Tensor, Tensor]] = {}
     for path, names in shapes.items():
         with _open(path, device) as tensors:
             scaled = set(tensors.keys())
@@ -87,16 +87,26 @@ def read_transformer(
                     and stored.dtype == torch.uint8
                     and _is_linear(transformer, places[name])
                 ):
-                    kept.append((places[name][0], stored, scale))
+                    kept[places[name][0].removesuffix(".weight")] = stored, scale
                 else:
                     _assign(transformer, places[name], few_bits.expanded(stored, scale).to(dtype))
-    for parameter, stored, scale in kept:
-        name = parameter.removesuffix(".weight")
-        bias = getattr(transformer.get_submodule(name), "bias", None)
-        transformer.set_submodule(name, few_bits.FewBitsLinear(stored, scale, bias))
+    if kept:
+        _keep_in_few_bits(transformer, kept)
     if config.tied_head:
         transformer.head.weight = transformer.embedding.weight
     return transformer.eval()
+
+
+def _keep_in_few_bits(transformer: Transformer, kept: dict[str, tuple[Tensor, Tensor]]) -> None:
+    """Put in layers of 4 bits, from the stored matrices and their scales."""
+    for joined, of_it in list(packed.joined(transformer)):
+        whole = set(of_it) <= set(kept)
+        for name, parts in [(joined, of_it)] if whole else [(part, [part]) for part in of_it]:
+            if not set(parts) <= set(kept):
+                continue
+            stored, scale = map(torch.cat, zip(*(kept[part] for part in parts), strict=True))
+            bias = packed.joined_bias(transformer, parts)
+            packed.put(transformer, name, parts, few_bits.FewBitsLinear(stored, scale, bias))
 
 
 def _weight_files(folder: Path) -> list[Path]:

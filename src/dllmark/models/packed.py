@@ -1,13 +1,23 @@
-"""Linear layers whose weights lie in memory as an x86 processor multiplies by them fastest.
+"""Linear layers as a CPU multiplies by them fastest.
 
-With a cache, a step computes some sixteen positions. For so few, torch's own product reads weights
-in an order that takes three times as long; oneDNN, which comes with torch, reorders them once.
+With a cache, a step computes some sixteen positions. For so few, torch's own product on x86 reads
+weights in an order that takes three times as long; oneDNN, which comes with torch, reorders them
+once. And layers that take the same input are one layer here: it is read, and rounded, once.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
+
+TOGETHER = {
+    "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+    "gate_up": ("gate", "up"),
+}
+"""Layers of a block that take the same input, by the name of what takes their place."""
 
 
 def has_kernel() -> bool:
@@ -22,10 +32,10 @@ def has_kernel() -> bool:
 class PackedLinear(nn.Module):
     """A linear layer with reordered weights, where `has_kernel()`; it has no gradient."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self.bias = None if linear.bias is None else linear.bias.detach()
+        self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x [..., K] times the weights, [..., N]."""
@@ -36,16 +46,51 @@ class PackedLinear(nn.Module):
 
 
 def pack(transformer: nn.Module) -> None:
-    """Reorder the weights of all linear layers, one after the other.
+    """Reorder the weights of all linear layers, one after the other."""
+    for name, parts in joined(transformer):
+        weight = torch.cat([_linear(transformer, part).weight.detach() for part in parts])
+        put(transformer, name, parts, PackedLinear(weight, joined_bias(transformer, parts)))
 
-    >>> layers = nn.Sequential(nn.Linear(8, 4))
-    >>> if has_kernel():
-    ...     pack(layers)
-    >>> layers(torch.ones(2, 8)).shape
-    torch.Size([2, 4])
+
+def joined(transformer: nn.Module) -> Iterator[tuple[str, list[str]]]:
+    """Yield the linear layers, those with the same input together: the name of each, and its parts.
+
+    >>> from dllmark.models.transformer import Config, Transformer
+    >>> config = Config(vocab_size=50, width=16, layers=1, heads=2, kv_heads=1,
+    ...                 mlp_width=32, max_length=8)
+    >>> [name.removeprefix("blocks.0.") for name, _ in joined(Transformer(config))]
+    ['attention.qkv', 'gate_up', 'attention.out', 'down', 'head']
     """
     names = [name for name, part in transformer.named_modules() if isinstance(part, nn.Linear)]
-    for name in names:
-        linear = transformer.get_submodule(name)
-        assert isinstance(linear, nn.Linear)
-        transformer.set_submodule(name, PackedLinear(linear))
+    blocks = dict.fromkeys(
+        match[0] for match in map(re.compile(r"blocks\.\d+\.").match, names) if match
+    )
+    found: set[str] = set()
+    for block in blocks:
+        for new, parts in TOGETHER.items():
+            own = [block + part for part in parts]
+            if set(own) <= set(names):
+                found |= set(own)
+                yield block + new, own
+    yield from ((name, [name]) for name in names if name not in found)
+
+
+def joined_bias(transformer: nn.Module, parts: list[str]) -> Tensor | None:
+    """Return the bias of layers that become one; either all have one, or none."""
+    biases = [_linear(transformer, part).bias for part in parts]
+    return None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+
+
+def put(transformer: nn.Module, name: str, parts: list[str], layer: nn.Module) -> None:
+    """Put a layer in the place of its parts."""
+    for part in parts:
+        parent, _, own = part.rpartition(".")
+        delattr(transformer.get_submodule(parent), own)
+    parent, _, own = name.rpartition(".")
+    setattr(transformer.get_submodule(parent), own, layer)
+
+
+def _linear(transformer: nn.Module, name: str) -> nn.Linear:
+    layer = transformer.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    return layer

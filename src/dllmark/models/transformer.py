@@ -4,7 +4,8 @@ It is a LLaMA block (RMSNorm, rotary positions, SwiGLU) without a causal mask: e
 every other one, so the model can fill a mask anywhere from what stands on both sides of it. In a
 block-causal model (LLaDA2, SDAR) it sees its own block and those before it.
 
-Everything is written in torch. On a GPU, `fused.py` does the element-wise part in fewer kernels.
+Everything is written in torch. On a GPU, `fused.py` does the element-wise part in fewer kernels; on
+a CPU, `packed.py` makes one layer of those with the same input (`qkv`, `gate_up`).
 """
 
 from __future__ import annotations
@@ -145,6 +146,8 @@ class Norm(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention over all positions; several query heads may share a key head."""
 
+    qkv: nn.Module  # only where queries, keys and values are one matrix
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
@@ -166,7 +169,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Mix the positions of [B, L, D]; what is `cached` of other positions takes part."""
         batch, length, _ = x.shape
-        if self.config.joint_qkv:
+        if hasattr(self, "qkv"):
             projected = self.qkv(x).split(self.widths, -1)
         else:
             projected = (self.query(x), self.key(x), self.value(x))
@@ -191,6 +194,8 @@ class Attention(nn.Module):
 
 class Block(nn.Module):
     """Attention, then a gated feed-forward layer, each added to what came in."""
+
+    gate_up: nn.Module  # only where both are one matrix
 
     def __init__(self, config: Config, number: int) -> None:
         super().__init__()
@@ -226,7 +231,11 @@ class Block(nn.Module):
         x, normed = self.mlp_norm(x, mixed)
         if self.experts is not None:
             return x, self.experts(normed)
-        return x, self.down(swiglu(self.gate(normed), self.up(normed)))
+        if hasattr(self, "gate_up"):
+            gate, up = self.gate_up(normed).chunk(2, -1)
+        else:
+            gate, up = self.gate(normed), self.up(normed)
+        return x, self.down(swiglu(gate, up))
 
 
 class Transformer(nn.Module):
