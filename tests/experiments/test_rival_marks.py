@@ -3,6 +3,7 @@
 import math
 import operator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -169,16 +170,28 @@ class NaiveUnbiased(NaiveExpected):
     def after(self, share):
         return min(2 * share, 1)
 
-    def bias(self, x, logits, at):
+    fresh = False
+
+    def green(self, x, logits, at, p):
+        """How probably each token makes a green pair on the left, and on the right."""
         left, right = self.neighbours(x, logits, at, 1.0, most=8)
+        there = {pair for pair in pairwise(x) if MASK not in pair}
+        sides = []
+        for place, beside, pair in ((at - 1, left, lambda u, v: (u, v)),
+                                    (at + 1, right, lambda u, v: (v, u))):  # fmt: skip
+            side = [0.5] * len(p)
+            for v in self.words:
+                again = self.fresh and 0 <= place < len(x) and pair(x[place], v) in there
+                if p[v] >= 1e-5 and not again:
+                    known = sum(q * own_coin(self.key, *pair(u, v)) for u, q in beside.items())
+                    side[v] = known + 0.5 * (1 - sum(beside.values()))
+            sides.append(side)
+        return sides
+
+    def bias(self, x, logits, at):
         p = (torch.tensor(logits[at]) / self.temperature).softmax(0).tolist()
         gains = [0.0] * len(p)
-        fixed = {v for v in range(len(p)) if v not in self.words or p[v] < 1e-5}
-        for beside, pair in ((left, lambda u, v: (u, v)), (right, lambda u, v: (v, u))):
-            green = [0.5 * (1 - sum(beside.values()))
-                     + sum(q * own_coin(self.key, *pair(u, v)) for u, q in beside.items())
-                     if v not in fixed else 0.5
-                     for v in range(len(p))]  # fmt: skip
+        for green in self.green(x, logits, at, p):
             share = min(max(sum(map(operator.mul, p, green)), 1e-6), 1 - 1e-6)
             now = self.after(share)
             for v in range(len(p)):
@@ -191,6 +204,17 @@ class NaiveUnbiased(NaiveExpected):
 class NaiveSta1(NaiveUnbiased):
     def after(self, share):
         return share + (1 - share) * share
+
+
+class NaiveUnbiasedFresh(NaiveUnbiased):
+    fresh = True
+
+
+class NaiveFresh(NaiveUnbiasedFresh):
+    def bias(self, x, logits, at):
+        p = (torch.tensor(logits[at]) / (self.temperature or 1.0)).softmax(0).tolist()
+        left, right = self.green(x, logits, at, p)
+        return [self.delta * (before + after) for before, after in zip(left, right, strict=True)]
 
 
 class NaiveLeftRight(Naive):
@@ -251,6 +275,8 @@ NAIVE = {
     "dgmark-look-ahead": NaiveLookAhead,
     "sta-1": NaiveSta1,
     "unbiased": NaiveUnbiased,
+    "expected-fresh": NaiveFresh,
+    "unbiased-fresh": NaiveUnbiasedFresh,
     "gumbel": NaiveGumbel,
 }
 
@@ -293,7 +319,7 @@ def test_an_expectation_is_over_all_likely_neighbours(endless, small_key):
     torch.testing.assert_close(found, torch.tensor(naive)[words], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["sta-1", "unbiased"])
+@pytest.mark.parametrize("name", ["sta-1", "unbiased", "unbiased-fresh"])
 def test_over_all_keys_an_unbiased_scheme_leaves_every_token_as_likely(endless, name):
     tokenizer = endless.tokenizer
     logits = torch.randn(1, 3, tokenizer.vocab_size, generator=torch.Generator().manual_seed(1))
@@ -310,7 +336,7 @@ def test_over_all_keys_an_unbiased_scheme_leaves_every_token_as_likely(endless, 
     assert ((mean - p).abs() < 4 * error).all()
 
 
-@pytest.mark.parametrize("name", ["sta-1", "unbiased"])
+@pytest.mark.parametrize("name", ["sta-1", "unbiased", "unbiased-fresh"])
 def test_what_is_certain_stays_so_whatever_its_colour(endless, name):
     logits = torch.full((1, 2, endless.tokenizer.vocab_size), -100.0)
     logits[..., 9] = 100.0

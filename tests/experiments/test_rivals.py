@@ -187,6 +187,15 @@ def test_a_finished_comparison_writes_nothing_again(lab, reports, monkeypatch):
     assert again[name].record() == reports[name].record()
 
 
+def test_some_schemes_may_be_compared_alone(lab, reports):
+    names = ["unigram", "kgw", "unigram"]
+    [(name, some), *_] = rivals(lab, KEYS, "low_confidence", quick=True, names=names)
+    rows = [row for row in reports[name].rows if row["scheme"] in ("unmarked", *names)]
+    assert sorted(some.rows, key=str) == sorted(rows, key=str)
+    with pytest.raises(InputError, match="no scheme 'kgv': choose one of kgw"):
+        next(rivals(lab, KEYS, "low_confidence", quick=True, names=["kgv"]))
+
+
 def test_one_thing_is_varied_at_a_time():
     found = [way.slug for way in ways("low_confidence", quick=False)]
     assert found == [
@@ -199,9 +208,11 @@ def test_one_thing_is_varied_at_a_time():
 
 
 def test_keyed_noise_is_left_out_at_temperature_0_and_strengths_vary_where_there_are_some():
-    cold = compare._entries(compare.Way(0.0, 1, "random"))
+    cold = compare._entries(list(SCHEMES.values()), compare.Way(0.0, 1, "random"))
     assert "gumbel" not in {scheme.name for scheme, _ in cold}
-    varied = compare._entries(compare.Way(0.8, 1, "random"), compare.STRENGTHS)
+    varied = compare._entries(
+        list(SCHEMES.values()), compare.Way(0.8, 1, "random"), compare.STRENGTHS
+    )
     strengths = [strength for scheme, strength in varied if scheme.name == "unigram"]
     assert strengths == [0.5, 1.0, 1.5]
     assert [strength for scheme, strength in varied if scheme.name == "dgmark"] == [1.0]
@@ -259,4 +270,6 @@ def test_a_comparison_is_written_in_every_form(reports, tmp_path):
     reports[name].write(tmp_path, name)
     forms = {path.name.removeprefix(name) for path in tmp_path.iterdir()}
     assert forms == {".md", ".csv", ".json", ".png"}
-    assert len(json.loads((tmp_path / f"{name}.json").read_text())["rows"]) == 34
+    rows = json.loads((tmp_path / f"{name}.json").read_text())["rows"]
+    scores = sum(len(scheme.scores) for scheme in SCHEMES.values())
+    assert len(rows) == 2 * (2 + scores)  # of two kinds of prompts, with two unmarked orders

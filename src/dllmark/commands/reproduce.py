@@ -172,6 +172,10 @@ def reproduce(
             "(LLaDA's) or entropy (Dream's)."
         ),
     ] = "low_confidence",
+    scheme: Annotated[
+        list[str] | None,
+        typer.Option(help="rivals: compare only this one; several times. Else all."),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option(
@@ -225,7 +229,7 @@ def reproduce(
                     report = _nulls(model, prompts, samples, many, on_key)
                 _publish(report, out, name.value, as_json)
             elif name is Experiment.RIVALS:
-                for file, report in _rivals(lab, compared, order, quick):
+                for file, report in _rivals(lab, compared, order, quick, scheme or []):
                     _publish(report, out, file, as_json)
             else:
                 with stage_progress() as lab.on_batch:
@@ -308,11 +312,13 @@ def _nulls(model: str, prompts: Prompts, count: int, keys: int, on_key: OnBatch)
     return nulls(load_tokenizer(model), prompts.read_texts(count), keys, on_key)
 
 
-def _rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str, Report]]:
+def _rivals(
+    lab: Lab, keys: int, order: str, quick: bool, schemes: list[str]
+) -> Iterator[tuple[str, Report]]:
     """Compare other people's schemes with ours; yield each report when its texts are written."""
     from dllmark.experiments.rivals.compare import rivals
 
-    reports = rivals(lab, keys, order, quick)
+    reports = rivals(lab, keys, order, quick, schemes)
     while True:
         with stage_progress() as lab.on_batch:
             found = next(reports, None)

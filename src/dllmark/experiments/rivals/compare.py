@@ -7,7 +7,7 @@ sampler and seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from dllmark.experiments.rivals.measures import (
     quality,
     rate_cells,
 )
-from dllmark.experiments.rivals.schemes import SCHEMES, MakeScorer, Scheme
+from dllmark.experiments.rivals.schemes import SCHEMES, MakeScorer, Scheme, find_scheme
 from dllmark.experiments.rivals.scores import Scorer
 from dllmark.experiments.runs import step_seconds
 from dllmark.experiments.settings import Dataset, Setting
@@ -104,32 +104,38 @@ def ways(order: str, quick: bool) -> list[Way]:
     return list(dict.fromkeys([first, *others]))
 
 
-def rivals(lab: Lab, keys: int, order: str, quick: bool) -> Iterator[tuple[str, Report]]:
+def rivals(
+    lab: Lab, keys: int, order: str, quick: bool, names: Collection[str] = ()
+) -> Iterator[tuple[str, Report]]:
     """Yield a report for each setting of the sampler, and ones of detection by length and by δ.
 
     With `quick` there is one setting, and no report by δ. Each comes as soon as its texts are
-    written, so that a run that is cut off has whole reports.
+    written, so that a run that is cut off has whole reports. Without `names`, all schemes are
+    compared.
     """
     if keys < 1:
         raise InputError(f"at least 1 key is needed; got {keys}")
+    schemes = [find_scheme(name) for name in dict.fromkeys(names)] or list(SCHEMES.values())
     first, *others = ways(order, quick)
-    yield f"rivals-{first.slug}", _compare(lab, first, _entries(first), keys)
-    lengths = _lengths(lab, first, keys)
+    yield f"rivals-{first.slug}", _compare(lab, first, _entries(schemes, first), keys)
+    lengths = _lengths(lab, schemes, first, keys)
     if lengths.rows:  # else no text reaches one
         yield "rivals-lengths", lengths
     for way in others:
-        yield f"rivals-{way.slug}", _compare(lab, way, _entries(way), keys)
+        yield f"rivals-{way.slug}", _compare(lab, way, _entries(schemes, way), keys)
     if not quick:
-        varied = _compare(lab, first, _entries(first, STRENGTHS), keys)
+        varied = _compare(lab, first, _entries(schemes, first, STRENGTHS), keys)
         varied.title += ", over δ"
         yield "rivals-strengths", varied
 
 
-def _entries(way: Way, strengths: tuple[float, ...] = (1.0,)) -> list[tuple[Scheme, float]]:
+def _entries(
+    schemes: list[Scheme], way: Way, strengths: tuple[float, ...] = (1.0,)
+) -> list[tuple[Scheme, float]]:
     """Return the schemes that can be written in a way, each with its strengths."""
     return [
         (scheme, strength)
-        for scheme in SCHEMES.values()
+        for scheme in schemes
         if way.temperature or not scheme.noise
         for strength in (strengths if scheme.delta else (1.0,))
     ]
@@ -268,9 +274,9 @@ def _cost(lab: Lab, dataset: Dataset, settings: list[Setting]) -> Row:
     return {"ms a step": round(1000 * seconds, 2)} if seconds else {}
 
 
-def _lengths(lab: Lab, way: Way, keys: int) -> Report:
+def _lengths(lab: Lab, schemes: list[Scheme], way: Way, keys: int) -> Report:
     """Return how often the first tokens of texts are detected, by their number."""
-    entries = _entries(way)
+    entries = _entries(schemes, way)
     settings = [setting for scheme, strength in entries
                 for setting in way.marked(scheme, strength, keys)]  # fmt: skip
     axes = ("tokens", TPR.format(100 * PLOTTED))

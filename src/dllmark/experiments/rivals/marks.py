@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dllmark.experiments.rivals.coins import position_noise, side_lists, token_coins
-from dllmark.marking.bias import add_green, biased_logits, neighbours
+from dllmark.marking.bias import biased_logits
 from dllmark.marking.state import BiasSettings, Reachable, State
 from dllmark.marking.strategies import Strategy
 from dllmark.marking.watermark import Watermark
@@ -31,14 +31,11 @@ if TYPE_CHECKING:
     from dllmark.models.loading import Model
     from dllmark.sampling.settings import Sampler
 
-GLOAGUEN_TOP_K, TOP_K = 50, 8
-"""Tokens an expectation is over: in the code released with arXiv 2509.24368, and in ours."""
+GLOAGUEN_TOP_K = 50
+"""Tokens an expectation is over in the code released with arXiv 2509.24368."""
 
 CANDIDATES = 3
 """Positions that dgMARK's look-ahead tries in each step."""
-
-LEAST = 1e-5
-"""Tokens less likely than this are not reweighted by `Unbiased`."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,7 @@ class Unigram(Mark):
         """Add δ to green tokens, whatever stands beside them."""
         green = self.coins("unigram", state.vocab_size, state.logits.device)
         bias = torch.where(self.scored(state), green.float(), self.key.gamma)
-        return state.logits[_rows(state)] + self.delta * bias
+        return state.logits[rows_of(state)] + self.delta * bias
 
 
 class LeftRight(Mark):
@@ -184,7 +181,6 @@ class LeftRight(Mark):
 
 
 LEFT_RIGHT = Strategy("lr-dwm", 2.0, backward=True, prediction="none")
-EXPECTED = Strategy("unbiased", 1.0, backward=True, prediction="expectation")
 
 
 class TwoSides(HashedGreenList):
@@ -197,54 +193,6 @@ class TwoSides(HashedGreenList):
     def columns(self, right: Any) -> Any:
         """Return [N, V]: which tokens are green before each right token."""
         return self._right.columns(right)
-
-
-class Unbiased(Mark):
-    """Draws green tokens up to twice as often: over all keys, each token as often as without a key.
-
-    Under half of all keys the colours are the opposite, and what a token gains under the one half
-    it loses under the other. A green share s of the probability becomes min(s / γ, 1), the most
-    that leaves no token likelier (Hu et al., arXiv 2310.10669, for lists); with `once`, 2s − s²:
-    where a red token was drawn, another is drawn once (STA-1, Mao et al., arXiv 2405.14604). Both
-    are made for the left neighbour: here first it counts, then the right one, each in expectation
-    where it is not revealed. Tokens less likely than `LEAST` keep their probability.
-    """
-
-    def __init__(
-        self, key: WatermarkKey, tokenizer: Tokenizer, temperature: float, once: bool
-    ) -> None:
-        super().__init__(key, tokenizer)
-        self.temperature, self.once = temperature, once
-
-    def bias(self, state: State) -> Tensor:
-        """Return logits whose softmax, at the sampler's temperature, is reweighted."""
-        logits = state.logits[_rows(state)]
-        p = (logits / self.temperature).softmax(-1)
-        weighed, gain = p >= LEAST, torch.zeros_like(p)
-        for side in (-1, +1):
-            green = self._green(state, side, weighed)
-            share = (p * green).sum(-1, keepdim=True).clamp(1e-6, 1 - 1e-6)
-            more = 2 * share - share**2 if self.once else (share / self.key.gamma).clamp(max=1)
-            of_green, of_red = more / share, (1 - more) / (1 - share)
-            factor = of_red + green * (of_green - of_red)
-            p, gain = p * factor, gain + factor.clamp(min=torch.finfo(p.dtype).tiny).log()
-        return logits + self.temperature * gain
-
-    def _green(self, state: State, side: int, weighed: Tensor) -> Tensor:
-        """Return [B, K, V]: how probably each token makes a green pair on a side."""
-        gamma, top_k = self.key.gamma, min(TOP_K, state.vocab_size)
-        settings = BiasSettings(EXPECTED, 1.0, gamma, top_k)
-        ids, weights = neighbours(state, settings, (side,))
-        scored = self.scored(state)
-        weights = torch.where(scored[ids], weights, 0.0)
-        unknown = 1 - weights.sum(-1, keepdim=True)
-        green = (gamma * unknown).repeat(1, 1, state.vocab_size)
-        some = weighed.flatten(0, 1) if green.device.type == "cpu" else None
-        add_green(
-            green.view(-1, state.vocab_size), HashedGreenList(self.key, state.vocab_size), side,
-            ids.flatten(0, 1), weights.flatten(0, 1), some,
-        )  # fmt: skip
-        return torch.where(weighed & scored, green, gamma)
 
 
 class DgMark(Mark):
@@ -356,7 +304,7 @@ class Gloaguen(Watermark):
         return biased * scale
 
 
-def _rows(state: State) -> tuple[Tensor, Tensor]:
+def rows_of(state: State) -> tuple[Tensor, Tensor]:
     """Return where in the logits the positions of a state are; -1 counts as the first."""
     index = state.logit_index(state.positions)
     text = torch.arange(len(index), device=index.device)[:, None]

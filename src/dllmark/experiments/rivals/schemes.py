@@ -112,14 +112,16 @@ def _dgmark(candidates: int) -> MakeMark:
     return mark
 
 
-def _unbiased(name: str, once: bool) -> MakeMark:
+def _expected(kind: str, fresh: bool) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
     ) -> OtherMark:
-        from dllmark.experiments.rivals.marks import Unbiased
+        from dllmark.experiments.rivals import expected
 
-        _require_noise(name, temperature)
-        return Unbiased(key, tokenizer, temperature, once)
+        if kind != "Biased":
+            _require_noise(kind, temperature)
+        made: OtherMark = getattr(expected, kind)(key, tokenizer, delta, temperature, fresh=fresh)
+        return made
 
     return mark
 
@@ -148,8 +150,10 @@ SCHEMES = {
         Scheme("lr-dwm", _left_right, {"left and right": scores.left_and_right}),
         Scheme("dgmark", _dgmark(1), PARITY, delta=0.0),
         Scheme("dgmark-look-ahead", _dgmark(3), PARITY, delta=0.0),
-        Scheme("sta-1", _unbiased("sta-1", once=True), delta=0.0, noise=True),
-        Scheme("unbiased", _unbiased("unbiased", once=False), delta=0.0, noise=True),
+        Scheme("sta-1", _expected("Sta1", fresh=False), delta=0.0, noise=True),
+        Scheme("unbiased", _expected("Unbiased", fresh=False), delta=0.0, noise=True),
+        Scheme("expected-fresh", _expected("Biased", fresh=True)),
+        Scheme("unbiased-fresh", _expected("Unbiased", fresh=True), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, {"exponentials": scores.position_exponentials}, delta=0.0,
                noise=True),
     )
