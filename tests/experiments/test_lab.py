@@ -242,8 +242,9 @@ def test_each_model_has_the_papers_sampler(model):
 
 @pytest.mark.parametrize(
     "numbers",
-    [{"samples": 0}, {"scored": 1}, {"scored": 300}, {"delta": -0.1}, {"delta": float("nan")}],
-)
+    [{"samples": 0}, {"scored": 1}, {"scored": 300}, {"block": 0}, {"delta": -0.1},
+     {"delta": float("nan")}],
+)  # fmt: skip
 def test_a_protocol_that_cannot_be_is_refused(numbers):
     with pytest.raises(InputError):
         Protocol(**numbers)

@@ -392,9 +392,10 @@ def test_the_lists_of_both_sides_are_the_same_on_tensors(small_key):
         assert lists.columns(here.numpy())[row].tolist() == before
 
 
-def test_keyed_noise_needs_noise(small_key, small_tokenizer):
-    with pytest.raises(InputError, match="at a temperature above 0"):
-        SCHEMES["gumbel"].mark(small_key, small_tokenizer, 0.0, 0.0)
+@pytest.mark.parametrize("name", [name for name in NAIVE if SCHEMES[name].noise])
+def test_what_needs_noise_says_so_where_there_is_none(small_key, small_tokenizer, name):
+    with pytest.raises(InputError, match=f"{name} needs .* at a temperature above 0"):
+        SCHEMES[name].mark(small_key, small_tokenizer, 0.0, 0.0)
 
 
 class Looking(Mark):

@@ -85,6 +85,8 @@ class Protocol:
             raise InputError(
                 f"{self.scored} tokens cannot be scored of texts of {self.tokens}: score fewer"
             )
+        if self.block < 1:
+            raise InputError(f"a block has at least 1 token; got {self.block}")
         check_delta(self.delta)
 
 

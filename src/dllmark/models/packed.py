@@ -1,8 +1,8 @@
 """Linear layers as a CPU multiplies by them fastest.
 
-With a cache, a step computes some sixteen positions. For so few, torch's own product on x86 reads
-weights in an order that takes three times as long; oneDNN, which comes with torch, reorders them
-once. And layers that take the same input are one layer here: it is read, and rounded, once.
+With a cache, a step computes some sixteen positions. For so few, torch's own product on x86 is
+slow, and that of oneDNN, which comes with torch, is not: it reorders the weights once. And layers
+that take the same input are one layer here: it is read, and rounded, once.
 """
 
 from __future__ import annotations

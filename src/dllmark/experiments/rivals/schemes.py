@@ -112,16 +112,21 @@ def _dgmark(candidates: int) -> MakeMark:
     return mark
 
 
-def _expected(kind: str, fresh: bool) -> MakeMark:
+def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
+    from dllmark.experiments.rivals.expected import Biased
+
+    return Biased(key, tokenizer, delta, temperature, fresh=True)
+
+
+def _unbiased(name: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
     ) -> OtherMark:
-        from dllmark.experiments.rivals import expected
+        from dllmark.experiments.rivals.expected import Sta1, Unbiased
 
-        if kind != "Biased":
-            _require_noise(kind, temperature)
-        made: OtherMark = getattr(expected, kind)(key, tokenizer, delta, temperature, fresh=fresh)
-        return made
+        _require_noise(name, temperature)
+        kind = Sta1 if name == "sta-1" else Unbiased
+        return kind(key, tokenizer, delta, temperature, fresh=name == "unbiased-fresh")
 
     return mark
 
@@ -150,10 +155,10 @@ SCHEMES = {
         Scheme("lr-dwm", _left_right, {"left and right": scores.left_and_right}),
         Scheme("dgmark", _dgmark(1), PARITY, delta=0.0),
         Scheme("dgmark-look-ahead", _dgmark(3), PARITY, delta=0.0),
-        Scheme("sta-1", _expected("Sta1", fresh=False), delta=0.0, noise=True),
-        Scheme("unbiased", _expected("Unbiased", fresh=False), delta=0.0, noise=True),
-        Scheme("expected-fresh", _expected("Biased", fresh=True)),
-        Scheme("unbiased-fresh", _expected("Unbiased", fresh=True), delta=0.0, noise=True),
+        Scheme("sta-1", _unbiased("sta-1"), delta=0.0, noise=True),
+        Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
+        Scheme("expected-fresh", _fresh),
+        Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, {"exponentials": scores.position_exponentials}, delta=0.0,
                noise=True),
     )
