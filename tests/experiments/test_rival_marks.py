@@ -85,6 +85,14 @@ class Naive:
         rows = self.logits(x)
         return {at: self.pick(rows[at], at) for at in places}
 
+    def passes(self, chosen):
+        return [chosen]
+
+    def marked(self, x, rows, at):
+        """The token drawn at a place with the bias."""
+        bias = self.bias(x, rows, at)
+        return self.pick([logit + more for logit, more in zip(rows[at], bias, strict=True)], at)
+
     def write(self, per_step, seed):
         prompt = self.model.tokenizer.encode(PROMPT).tolist()
         self.start, random = len(prompt), batch_generator(seed)
@@ -103,13 +111,10 @@ class Naive:
                     for at in places
                 }
                 chosen = self.order(x, places, candidates, confidence)[:per_step]
-                written = {}
-                for at in chosen:
-                    bias = self.bias(x, rows, at)
-                    biased = [logit + more for logit, more in zip(rows[at], bias, strict=True)]
-                    written[at] = self.pick(biased, at)
-                for at, token in written.items():
-                    x[at] = token
+                for at_once in self.passes(chosen):
+                    written = {at: self.marked(x, rows, at) for at in at_once}
+                    for at, token in written.items():
+                        x[at] = token
         return x[self.start :]
 
     def over_words(self, gains, most):
@@ -217,6 +222,37 @@ class NaiveFresh(NaiveUnbiasedFresh):
         return [self.delta * (before + after) for before, after in zip(left, right, strict=True)]
 
 
+class NaiveGuidedFresh(NaiveExpected):
+    """The order is that of the model's own confidence in the biased tokens; two passes a step."""
+
+    def bias(self, x, logits, at):
+        left, right = sides = self.neighbours(x, logits, at, 1.0, most=8)
+        there = {pair for pair in pairwise(x) if MASK not in pair}
+        after = x[at + 1] if at + 1 < len(x) else None
+        inside = (at > 0) + (at + 1 < len(x))
+
+        def gain(v):
+            if (x[at - 1], v) in there or (v, after) in there:
+                return 0.5 * self.delta * inside
+            before = sum(p * own_coin(self.key, u, v) for u, p in left.items())
+            return self.delta * (
+                before + sum(p * own_coin(self.key, v, w) for w, p in right.items())
+            )
+
+        return self.over_words(gain, self.delta * sum(map(sum, map(dict.values, sides))))
+
+    def order(self, x, places, candidates, confidence):
+        rows = self.logits(x)
+        sure = {
+            at: torch.tensor(rows[at]).log_softmax(0)[self.marked(x, rows, at)].item()
+            for at in places
+        }
+        return sorted(places, key=lambda at: -sure[at])
+
+    def passes(self, chosen):
+        return [[at for at in chosen if at % 2 == parity] for parity in (0, 1)]
+
+
 class NaiveLeftRight(Naive):
     def bias(self, x, logits, at):
         left = x[at - 1]
@@ -276,6 +312,7 @@ NAIVE = {
     "sta-1": NaiveSta1,
     "unbiased": NaiveUnbiased,
     "expected-fresh": NaiveFresh,
+    "guided-fresh": NaiveGuidedFresh,
     "unbiased-fresh": NaiveUnbiasedFresh,
     "gumbel": NaiveGumbel,
 }

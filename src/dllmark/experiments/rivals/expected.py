@@ -12,8 +12,9 @@ from torch import Tensor
 
 from dllmark.experiments.rivals.marks import Mark, rows_of
 from dllmark.marking.bias import add_green, neighbours
-from dllmark.marking.state import BiasSettings, State
+from dllmark.marking.state import BiasSettings, Reachable, State
 from dllmark.marking.strategies import Strategy
+from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
@@ -135,3 +136,31 @@ class Sta1(Unbiased):
     def reweighted(self, share: Tensor) -> Tensor:
         """Return how probably one of two draws is green."""
         return 2 * share - share**2
+
+
+class GuidedFresh(Watermark):
+    """`guided-bidirectional` that does not prefer what would repeat a pair of the text.
+
+    Such a token gets the mean bias, as a special token does. Else the order would go to it first:
+    nothing is as certain as a copy, and a green copy adds nothing to the count.
+    """
+
+    def __init__(self, key: WatermarkKey, tokenizer: Tokenizer, delta: float) -> None:
+        super().__init__(key, "guided-bidirectional", delta, tokenizer=tokenizer)
+
+    def bias(
+        self,
+        tokens: Tensor,
+        revealed: Tensor,
+        logits: Tensor,
+        positions: Tensor,
+        logit_positions: Tensor | None = None,
+        reachable: Reachable | None = None,
+    ) -> Tensor:
+        """Return the biased logits of the positions to fill."""
+        biased = super().bias(tokens, revealed, logits, positions, logit_positions, reachable)
+        state = State(tokens, revealed, logits, positions, logit_positions)
+        sides = 2 - (positions == 0).float() - (positions == state.length - 1).float()
+        mean = self.identity.gamma * self.delta * sides[..., None]
+        again = repeated(state, -1) | repeated(state, +1)
+        return torch.where(again, logits[rows_of(state)] + mean, biased)

@@ -118,6 +118,14 @@ def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: f
     return Biased(key, tokenizer, delta, temperature, fresh=True)
 
 
+def _guided_fresh(
+    key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+) -> Watermark:
+    from dllmark.experiments.rivals.expected import GuidedFresh
+
+    return GuidedFresh(key, tokenizer, delta)
+
+
 def _unbiased(name: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
@@ -158,6 +166,7 @@ SCHEMES = {
         Scheme("sta-1", _unbiased("sta-1"), delta=0.0, noise=True),
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
+        Scheme("guided-fresh", _guided_fresh, delta=3.0),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, {"exponentials": scores.position_exponentials}, delta=0.0,
                noise=True),
