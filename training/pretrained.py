@@ -52,6 +52,12 @@ def with_mask(record: dict[str, Any], mask: int) -> dict[str, Any]:
     return {**record, "added_tokens": [*added, entry], "model": model}
 
 
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant\n"
+)
+"""How the model was taught to chat: as Dream, without a system's message of its own."""
+
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How GPT-2's tokenizer cuts a text, which `tokenizers` also knows without being told."""
 
@@ -152,7 +158,7 @@ def weights(gguf: Path, config: Config, mask: int) -> dict[str, Tensor]:
 
 
 def export(model: Transformer, tokenizer: str, mask: int, end: int, folder: Path) -> None:
-    """Write the folder of a Dream model: weights in bfloat16, config.json, tokenizer.json."""
+    """Write the folder of a Dream model: weights in bfloat16, config, tokenizer, chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     names, state = DREAM.parameter_names(model.config), model.state_dict()
     kept = {new: state[old].to(torch.bfloat16).cpu().contiguous() for old, new in names.items()}
@@ -162,6 +168,7 @@ def export(model: Transformer, tokenizer: str, mask: int, end: int, folder: Path
     record = {"model_type": DREAM.model_type, **sizes, **special}
     (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n")
     (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
 
 
 def main() -> None:
