@@ -84,6 +84,14 @@ def test_a_full_run_attacks_all_of_our_strategies_and_three_other_schemes():
     assert set(IN_A_FULL_RUN) == ours | {"unigram", "lr-dwm", "dgmark"}
 
 
+def test_schemes_that_are_named_are_attacked_alone(lab, full):
+    named = ("dgmark", "kgw", "dgmark")
+    report = robustness.attacks(lab, Adversary(), 1, "low_confidence", named)
+    assert list(dict.fromkeys(row["scheme"] for row in report.rows)) == ["dgmark", "kgw"]
+    with pytest.raises(InputError, match="no scheme 'kgv'"):
+        robustness.attacks(lab, Adversary(), 1, "low_confidence", ("kgv",))
+
+
 def test_what_is_not_given_is_said_not_to_have_run(lab):
     report = robustness.attacks(lab, Adversary(), 1, "low_confidence")
     not_run = {row["attack"] for row in report.rows if row["texts"] == "not run"}

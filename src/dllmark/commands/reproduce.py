@@ -174,7 +174,7 @@ def reproduce(
     ] = "low_confidence",
     scheme: Annotated[
         list[str] | None,
-        typer.Option(help="rivals: compare only this one; several times. Else all."),
+        typer.Option(help="rivals, attacks: only this one; several times. Else all."),
     ] = None,
     quick: Annotated[
         bool,
@@ -234,7 +234,7 @@ def reproduce(
             else:
                 with stage_progress() as lab.on_batch:
                     if name is Experiment.ATTACKS:
-                        report = attacks(lab, adversary, compared, order)
+                        report = attacks(lab, adversary, compared, order, scheme or [])
                     else:
                         report = _run(name, lab, adversary)
                 _publish(report, out, name.value, as_json)

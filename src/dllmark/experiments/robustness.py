@@ -6,7 +6,7 @@ attacked, and tokenised again, as a detector would get them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, pairwise
@@ -26,7 +26,7 @@ from dllmark.experiments.lab import Lab
 from dllmark.experiments.report import Curve, Report, Row
 from dllmark.experiments.rivals.compare import TEMPERATURE, ways
 from dllmark.experiments.rivals.measures import rate_cells
-from dllmark.experiments.rivals.schemes import SCHEMES, Scheme
+from dllmark.experiments.rivals.schemes import Scheme, find_scheme
 from dllmark.experiments.settings import Dataset, Setting
 from dllmark.experiments.specs import Paraphraser, rewrite, start_report
 from dllmark.marking.strategies import STRATEGIES
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dllmark.models.loading import Model
 
 ATTACKED = (*STRATEGIES, "unigram", "lr-dwm", "dgmark")
-"""The schemes whose texts are attacked."""
+"""The schemes whose texts are attacked where none are named."""
 
 EDITED = (0.1, 0.2, 0.3, 0.4)
 SYNONYM_SHARES = (0.25, 0.5, 1.0)
@@ -74,22 +74,25 @@ class Attacked:
     texts: dict[int, str] = field(default_factory=dict)
 
 
-def attacks(lab: Lab, adversary: Adversary, keys: int, order: str) -> Report:
+def attacks(
+    lab: Lab, adversary: Adversary, keys: int, order: str, names: Collection[str] = ()
+) -> Report:
     """Detection after every attack, by each scheme's own p-value."""
     if keys < 1:
         raise InputError(f"at least 1 key is needed; got {keys}")
     [way] = ways(order, quick=True)
-    settings = {name: way.marked(SCHEMES[name], 1.0, keys) for name in ATTACKED}
+    schemes = [find_scheme(name) for name in dict.fromkeys(names or ATTACKED)]
+    settings = [(scheme, way.marked(scheme, 1.0, keys)) for scheme in schemes]
     axes = ("strength of the attack", TPR.format(100 * RATES[0]))
     title = f"What attacks leave: {way.name}"
-    report = start_report(lab, title, chain(*settings.values()), axes, any_length=True)
+    written = chain(*(by_key for _, by_key in settings))
+    report = start_report(lab, title, written, axes, any_length=True)
     for unused in ("most_repeats", "scored"):
         del report.about[unused]
     report.about["keys"] = keys
     for dataset in lab.datasets:
         columns = [
-            list(_rows(lab, dataset, SCHEMES[name], by_key, adversary))
-            for name, by_key in settings.items()
+            list(_rows(lab, dataset, scheme, by_key, adversary)) for scheme, by_key in settings
         ]
         for same_attack in zip(*columns, strict=True):
             report.rows += same_attack
