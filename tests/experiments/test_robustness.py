@@ -60,7 +60,7 @@ def full(lab, endless):
 
 def row_of(report, *wanted):
     names = ("attack", "strength", "scheme")
-    [row] = [row for row in report.rows if tuple(row[name] for name in names) == wanted]
+    row, *_ = [row for row in report.rows if tuple(row[name] for name in names) == wanted]
     return row
 
 
@@ -70,8 +70,10 @@ def test_every_attack_is_reported_at_every_strength_for_every_scheme(full):
     plan += [("synonyms", share) for share in (0.25, 0.5, 1.0)]
     plan += [(name, ratio) for name in ("paste", "redenoise") for ratio in (0.1, 0.5)]
     plan += [("paraphrase", 1), ("paraphrase", 2)]
-    rows = [(row["attack"], row["strength"], row["scheme"]) for row in full.rows]
-    assert rows == [(*attack, scheme) for attack in plan for scheme in SCHEMES_HERE]
+    rows = [(row["attack"], row["strength"], row["scheme"], row["score"]) for row in full.rows]
+    scored = [(scheme, score) for scheme in SCHEMES_HERE for score in SCHEMES[scheme].scores]
+    assert ("dgmark", "windows of 8") in scored
+    assert rows == [(*attack, *one) for attack in plan for one in scored]
     assert not any(row["texts"] == "not run" for row in full.rows)
     deltas = {row["scheme"]: row["δ"] for row in full.rows}
     assert deltas == {name: SCHEMES[name].delta or None for name in SCHEMES_HERE}

@@ -95,37 +95,41 @@ def attacks(
             list(_rows(lab, dataset, scheme, by_key, adversary)) for scheme, by_key in settings
         ]
         for same_attack in zip(*columns, strict=True):
-            report.rows += same_attack
+            report.rows += chain(*same_attack)
     report.curves = _curves(report.rows)
     return report
 
 
 def _rows(
     lab: Lab, dataset: Dataset, scheme: Scheme, settings: list[Setting], adversary: Adversary
-) -> Iterator[Row]:
-    """Yield what is found of one scheme's texts, of all keys, after each attack."""
+) -> Iterator[list[Row]]:
+    """Yield what is found of one scheme's texts, of all keys, after each attack: a row a score."""
     plans = [_attacked(lab, dataset, setting, adversary) for setting in settings]
     for by_key in zip(*plans, strict=True):
         row: Row = {"prompts": dataset.name, "attack": by_key[0].attack,
-                    "strength": by_key[0].strength, "scheme": scheme.name,
+                    "strength": by_key[0].strength, "scheme": scheme.name, "score": None,
                     "δ": settings[0].delta if scheme.delta else None}  # fmt: skip
         count = sum(len(done.texts) for done in by_key)
         if count:
-            row |= {"texts": count}
-            yield row | _found(lab, dataset, scheme, settings, by_key)
+            yield [
+                row | {"score": score, "texts": count}
+                | _found(lab, dataset, scheme, score, settings, by_key)
+                for score in scheme.scores
+            ]  # fmt: skip
         else:
-            yield row | {"texts": "not run"}
+            yield [row | {"score": score, "texts": "not run"} for score in scheme.scores]
 
 
 def _found(
     lab: Lab,
     dataset: Dataset,
     scheme: Scheme,
+    score: str,
     settings: list[Setting],
     by_key: tuple[Attacked, ...],
 ) -> Row:
     """Return what the keys find in attacked texts, and how many pairs of the old texts are left."""
-    name, scorer = next(iter(scheme.scores.items()))
+    scorer = scheme.scores[score]
     shape = (len(settings), len(dataset.prompts))
     left, z, p_value = (np.full(shape, np.nan) for _ in range(3))
     best_span = np.full(shape, np.nan)
@@ -140,7 +144,7 @@ def _found(
             _pairs_left(before[number]["ids"], ids)
             for number, ids in zip(numbers, encoded, strict=True)
         ]
-        if done.attack == "paste" and name == "green pairs":
+        if done.attack == "paste" and score == "green pairs":
             detector = Detector(key, lab.tokenizer)
             best_span[at, numbers] = [_best_span(detector, text) for text in done.texts.values()]
     row: Row = {"pairs left, %": round(100 * float(np.nanmean(left)), 1),
@@ -270,6 +274,8 @@ def _curves(rows: list[Row]) -> list[Curve]:
     y = TPR.format(100 * RATES[0])
     for row in rows:
         if row["attack"] != "none" and y in row:
-            line = lines.setdefault((f"{row['prompts']}, {row['attack']}", row["scheme"]), [])
+            scheme = find_scheme(row["scheme"])
+            label = scheme.name if len(scheme.scores) == 1 else f"{scheme.name}, {row['score']}"
+            line = lines.setdefault((f"{row['prompts']}, {row['attack']}", label), [])
             line.append((row["strength"], row[y]))
     return [Curve(panel, scheme, points) for (panel, scheme), points in lines.items()]
