@@ -180,9 +180,8 @@ class Writer:
         _, normed = model.norm(x, added)
         drawn = self.draw(model.head(normed)[:, 0])
         after = self.at + 1
-        told = self.tokens.index_select(1, after)[
-            :, 0
-        ]  # by the prompt, or the end it is filled up with
+        # what the prompt says, or the end that it is filled up with
+        told = self.tokens.index_select(1, after)[:, 0]
         new = torch.where((after < self.given) | self.done, told, drawn)
         self.tokens.index_copy_(1, after, new[:, None])
         ended = (after >= self.given) & ((new == self.ends[0]) | (new == self.ends[1]))

@@ -52,9 +52,11 @@ def with_mask(record: dict[str, Any], mask: int) -> dict[str, Any]:
     return {**record, "added_tokens": [*added, entry], "model": model}
 
 
+MESSAGE = DREAM.chat_message.replace("{role}", "{{ message.role }}")
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-    "{% endfor %}<|im_start|>assistant\n"
+    "{% for message in messages %}"
+    + MESSAGE.replace("{content}", "{{ message.content }}")
+    + f"{{% endfor %}}{{{{ {json.dumps(DREAM.chat_reply)} }}}}"  # jinja2 cuts a bare last newline
 )
 """How the model was taught to chat: as Dream, without a system's message of its own."""
 

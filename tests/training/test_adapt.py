@@ -25,6 +25,7 @@ import masking  # noqa: E402
 import pretrained  # noqa: E402
 import settle  # noqa: E402
 from dllmark import load_model  # noqa: E402
+from dllmark.models.chat_template import ChatTemplate  # noqa: E402
 from dllmark.models.few_bits import expanded  # noqa: E402
 from dllmark.models.transformer import Config, Transformer  # noqa: E402
 from quantise import in_few_bits, pack, rounded  # noqa: E402
@@ -171,6 +172,11 @@ def test_the_whole_way_on_a_cpu(options, tmp_path, monkeypatch):
     log = [json.loads(line) for line in lines]
     assert log[0]["degenerate"] >= 0
     assert log[-1]["name"] == "mixed"
+
+
+def test_a_folder_says_how_its_model_was_taught_to_chat():
+    template = ChatTemplate(pretrained.CHAT_TEMPLATE)
+    assert template.conversation([("user", "Why?")]) == documents.CHAT.chat("Why?")
 
 
 def test_adapters_alone_are_learned_and_merge_into_a_folder(options, tmp_path):

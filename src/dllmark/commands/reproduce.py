@@ -198,6 +198,7 @@ def reproduce(
     """
     from dllmark.cluster import Engine
     from dllmark.detection.calibrate import require_matplotlib
+    from dllmark.experiments.rivals.schemes import find_scheme
     from dllmark.experiments.robustness import attacks
     from dllmark.experiments.settings import Protocol
     from dllmark.files import only_writer_in
@@ -210,6 +211,8 @@ def reproduce(
         raise InputError("--device is for --engine local: on Ray each worker takes a GPU")
     if batch < 1:
         raise InputError(f"batch is at least 1; got {batch}")
+    for name in scheme or []:
+        find_scheme(name)
     if DRAWN.intersection(experiments):
         require_matplotlib()
     protocol = Protocol(samples, tokens, scored, block, max_repeats, suppress_end, delta, cache)

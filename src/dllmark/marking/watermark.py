@@ -116,9 +116,12 @@ class Watermark:
         >>> watermark.bias(tokens, revealed, logits, torch.tensor([[1]])).shape
         torch.Size([1, 1, 16384])
         """
-        state = State(tokens, revealed, logits, positions, logit_positions, reachable)
+        return self.biased(State(tokens, revealed, logits, positions, logit_positions, reachable))
+
+    def biased(self, state: State) -> Tensor:
+        """Return what `bias` does; what is compared with our strategies changes it here."""
         state.check_shapes()
-        settings = self._settings(state.vocab_size)
+        logits, settings = state.logits, self._settings(state.vocab_size)
         green, scored = self._green_list(state.vocab_size), self._scored(state)
         by_kernels = isinstance(self._source, WatermarkKey) and _takes(logits, settings.top_k)
         if not by_kernels or logits.device.type == "cpu":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllmark.experiments.rivals.marks import Mark, rows_of
 from dllmark.marking.bias import add_green, neighbours
-from dllmark.marking.state import BiasSettings, Reachable, State
+from dllmark.marking.state import BiasSettings, State
 from dllmark.marking.strategies import Strategy
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import HashedGreenList
@@ -148,19 +148,10 @@ class GuidedFresh(Watermark):
     def __init__(self, key: WatermarkKey, tokenizer: Tokenizer, delta: float) -> None:
         super().__init__(key, "guided-bidirectional", delta, tokenizer=tokenizer)
 
-    def bias(
-        self,
-        tokens: Tensor,
-        revealed: Tensor,
-        logits: Tensor,
-        positions: Tensor,
-        logit_positions: Tensor | None = None,
-        reachable: Reachable | None = None,
-    ) -> Tensor:
+    def biased(self, state: State) -> Tensor:
         """Return the biased logits of the positions to fill."""
-        biased = super().bias(tokens, revealed, logits, positions, logit_positions, reachable)
-        state = State(tokens, revealed, logits, positions, logit_positions)
-        sides = 2 - (positions == 0).float() - (positions == state.length - 1).float()
+        at, last = state.positions, state.length - 1
+        sides = 2 - (at == 0).float() - (at == last).float()
         mean = self.identity.gamma * self.delta * sides[..., None]
         again = repeated(state, -1) | repeated(state, +1)
-        return torch.where(again, logits[rows_of(state)] + mean, biased)
+        return torch.where(again, state.logits[rows_of(state)] + mean, super().biased(state))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dllmark.experiments.rivals.coins import position_noise, side_lists, token_coins
 from dllmark.marking.bias import biased_logits
-from dllmark.marking.state import BiasSettings, Reachable, State
+from dllmark.marking.state import BiasSettings, State
 from dllmark.marking.strategies import Strategy
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import HashedGreenList
@@ -288,20 +288,12 @@ class Gloaguen(Watermark):
         )  # fmt: skip
         self.strategy = replace(self.strategy, even_odd_passes=False)
 
-    def bias(
-        self,
-        tokens: Tensor,
-        revealed: Tensor,
-        logits: Tensor,
-        positions: Tensor,
-        logit_positions: Tensor | None = None,
-        reachable: Reachable | None = None,
-    ) -> Tensor:
+    def biased(self, state: State) -> Tensor:
         """Return the biased logits of the positions to fill."""
-        scale = self._temperature
+        scale, reachable = self._temperature, state.reachable
         some = None if reachable is None else lambda gain: reachable(gain * scale)
-        biased = super().bias(tokens, revealed, logits / scale, positions, logit_positions, some)
-        return biased * scale
+        warmer = replace(state, logits=state.logits / scale, reachable=some)
+        return super().biased(warmer) * scale
 
 
 def rows_of(state: State) -> tuple[Tensor, Tensor]:
