@@ -49,12 +49,12 @@ from dllmark.sampling.recorder import Recorder
 from documents import CHAT, SENTENCE_END, finished
 
 SYSTEM = (
-    "You are a helpful assistant. Answer in plain prose of at most 150 words, "
+    "You are a helpful assistant. Answer in plain prose of about 200 words, "
     "without lists, headings or code."
 )
 """What stands before a question when it is answered, and not in what is learned."""
 
-ASKED = " Answer in one paragraph of plain prose."
+ASKED = " Answer in one long paragraph of plain prose."
 """The same after a question. Little is known of how well it works: of three questions, one draw
 each, all got lists where only the system asked, and also with a stricter system's message; one did
 with this. With "one or two paragraphs" two of those three were asked again, and both got lists.

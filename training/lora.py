@@ -41,9 +41,14 @@ class LowRank(nn.Linear):
         return super().forward(x) + SCALE * linear(linear(x, self.down), self.up)
 
     @torch.no_grad()
+    def product(self) -> Tensor:
+        """Return what was learned, as it is added to the weights."""
+        return (SCALE * self.up @ self.down).to(self.weight.dtype)
+
+    @torch.no_grad()
     def merge(self) -> None:
         """Add the product to the weights; learning starts from nothing again."""
-        self.weight += (SCALE * self.up @ self.down).to(self.weight.dtype)
+        self.weight += self.product()
         self.up.zero_()
 
 
@@ -100,6 +105,21 @@ def load(model: Transformer, path: Path) -> None:
         raise SystemExit(f"the adapter {path} is of another model or rank: give its own --rank")
     for name, part in parts.items():
         part.copy_(found[name])
+
+
+def merged(model: Transformer) -> dict[str, Tensor]:
+    """Return the weights of a model as they are once its adapters, if it has any, are merged."""
+    state = model.state_dict()
+    for name, part in model.named_modules():
+        if isinstance(part, LowRank):
+            del state[f"{name}.down"], state[f"{name}.up"]
+            state[f"{name}.weight"] = part.weight + part.product()
+        if isinstance(part, LearnedMask):
+            state[f"{name}.weight"] = part.weight.clone()
+            state[f"{name}.weight"][part.mask] = state.pop(f"{name}.row").to(part.weight.dtype)
+    if model.config.tied_head:
+        state["head.weight"] = state["embedding.weight"]
+    return state
 
 
 def merge(model: Transformer) -> None:

@@ -1,4 +1,4 @@
-"""Teach an adapted model not to repeat itself, with its weights in few bits.
+"""Teach an adapted model not to repeat itself, with its weights in few bits or by its adapters.
 
 Usage: python training/settle.py packed/ --start run/model --out settled/ --seconds 150
 
@@ -6,7 +6,9 @@ A small diffusion model that writes its most certain token first falls into loop
 is as certain as a copy. Likelihood on good text cannot unlearn that: good text holds no loops.
 Unlikelihood can (Welleck et al., 2020): the model writes texts of 512 tokens, and what it copied
 from its own text becomes less likely in the very state it was chosen in, while training goes on
-beside it. Writes a folder that the Dream loader reads, and log.jsonl in it.
+beside it. Writes a folder that the Dream loader reads, and log.jsonl and samples.jsonl in it. With
+`--rank`, `--adapter` and the `--tokenizer` of a GGUF file to `--start` from, only the adapters
+learn, and adapter.safetensors is written too.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import argparse
 import json
 import time
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+import lora
 from adapt import (
     BATCH,
     ROWS,
@@ -30,21 +34,21 @@ from adapt import (
     compile_blocks,
     flash,
     held_out,
+    load,
     move,
     optimizer,
     uncompiled,
 )
-from dllmark.models.loading import Model, load_model
+from dllmark.models.families import DREAM
+from dllmark.models.loading import Model
 from dllmark.models.transformer import Transformer
 from dllmark.quality.repetition import DEGENERATE, repeated_ngrams
+from dllmark.relation.tokenizer import load_tokenizer
 from dllmark.sampling.loop import Canvas, denoise
 from dllmark.sampling.settings import Llada
 from masking import spoil, weighed
 from pretrained import export
 from quantise import in_few_bits
-
-FIRST = 17
-"""The first ordinary token of SmolLM2's tokenizer."""
 
 STRETCH = 4
 """A token is copied when it is part of this many tokens in a row that stand elsewhere too."""
@@ -56,7 +60,10 @@ PROMPT, LENGTH, BLOCK = 32, 512, 32
 """Tokens of a prompt, tokens of a text with it, tokens of a block."""
 
 TEXTS, READ = 256, 64
-"""Texts written at a time, and how many of them a step learns from."""
+"""Texts written at a time, and how many of them a step learns from, where a batch has ROWS rows."""
+
+SAMPLES = 4
+"""Texts of a batch that are kept to look at."""
 
 WRITE_EVERY, KEEP = 20, 3
 """Steps from one batch of texts to the next, batches in use."""
@@ -114,10 +121,12 @@ def copied(tokens: Tensor, source: Tensor) -> Tensor:
     return (inside & source[:, None, :]).any(-1)
 
 
-def loss_of_copies(model: Transformer, texts: Texts, random: torch.Generator, mask: int) -> Tensor:
+def loss_of_copies(
+    model: Transformer, texts: Texts, random: torch.Generator, mask: int, ordinary: Tensor
+) -> Tensor:
     """Return the mean of -log(1 - p) of the copies over the next tokens, at a random step each.
 
-    p is a share of the ordinary tokens alone: to end the text must not be the way out of a loop.
+    p is a share of the `ordinary` [V] tokens alone: to end must not be the way out of a loop.
     Texts that repeat themselves no more than real ones have no copies but doubled words, which two
     neighbours become that are chosen together; the less likely of the two is the copy.
     """
@@ -125,11 +134,12 @@ def loss_of_copies(model: Transformer, texts: Texts, random: torch.Generator, ma
     when = torch.randint(texts.steps, (len(tokens), 1), generator=random, device=tokens.device)
     visible = texts.written <= when
     steps = max(1, AHEAD * texts.steps // tokens.shape[1])
-    coming = ~visible & (texts.written <= when + steps) & (tokens >= FIRST)
+    coming = ~visible & (texts.written <= when + steps) & ordinary[tokens]
     loops = copied(tokens, torch.ones_like(visible)).float().mean(1, keepdim=True) > NATURAL
-    log_p = model(torch.where(visible, tokens, mask))[coming][:, FIRST:].float().log_softmax(-1)
+    logits = model(torch.where(visible, tokens, mask))[coming].float()
+    log_p = logits.masked_fill(~ordinary, -torch.inf).log_softmax(-1)
     said = torch.zeros(tokens.shape, device=tokens.device)
-    said[coming] = log_p.gather(-1, (tokens[coming] - FIRST)[:, None])[:, 0]
+    said[coming] = log_p.gather(-1, tokens[coming][:, None])[:, 0]
     copies = copied(tokens, visible) & loops | doubled(tokens, coming, said.detach())
     losses = -torch.log1p(-said.exp().clamp(max=1 - 1e-4)) * copies
     return losses[coming].mean()
@@ -156,23 +166,29 @@ class Settling:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.set_float32_matmul_precision("high")
-        start = load_model(str(arguments.start), device=self.device, dtype="float32")
-        self.model = start.transformer.requires_grad_(True)
-        self.reader = Reader(arguments.start / "tokenizer.json", self.device)
+        tokenizer = arguments.tokenizer or arguments.start / "tokenizer.json"
+        self.reader = Reader(tokenizer, self.device)
+        self.ordinary = self.reader.bytes > 0
+        self.model, self.rank = load(arguments.start, self.reader, self.device), arguments.rank
         copy = Transformer(self.model.config).to(self.device)
+        if self.rank:
+            lora.add(self.model, self.rank, self.reader.mask)
+        if arguments.adapter:
+            lora.load(self.model, arguments.adapter)
         if self.device == "cuda":
             copy.to(torch.bfloat16)
-            compile_blocks(self.model)
-        self.pen = Model(
-            "pen", start.family, copy, start.tokenizer, start.mask_id, tuple(range(FIRST)),
-            start.pad_id,
-        )  # fmt: skip
+            if not self.rank:  # of a large model, so few steps are over before compiling is
+                compile_blocks(self.model)
+        special = tuple((~self.ordinary).nonzero()[:, 0].tolist())
+        self.pen = Model("pen", DREAM, copy, load_tokenizer(str(tokenizer)), self.reader.mask,
+                         special, self.reader.end)  # fmt: skip
         self.data = Data(
             arguments.packed, self.reader.end, self.device, shortest=arguments.shortest
         )
         self.kept_back = Data(arguments.packed, self.reader.end, self.device, ".held_out")
         self.random = torch.Generator(self.device).manual_seed(0)
         self.rate, self.scale = arguments.rate, arguments.batch / ROWS
+        self.read = max(1, round(READ * self.scale))
         self.tuned = optimizer(self.model, self.rate)
         self.out, self.weight = arguments.out, arguments.weight
         self.out.mkdir(parents=True, exist_ok=True)
@@ -183,15 +199,19 @@ class Settling:
         """Let the model write a batch of texts, as it will be in few bits."""
         number = self.step // WRITE_EVERY
         temperature, pace = WAYS[number % len(WAYS)]
-        with in_few_bits(self.model):
-            self.pen.transformer.load_state_dict(self.model.state_dict())
-        scale = TEXTS / ROWS if self.device == "cuda" else 0.01
+        with self.rounding():
+            self.pen.transformer.load_state_dict(lora.merged(self.model))
+        scale = self.scale * TEXTS / ROWS if self.device == "cuda" else 0.01
         prompts = torch.cat([self.data.draw(length, scale, self.random)[0][:, :PROMPT]
                              for length in BATCH])  # fmt: skip
         sampler = Llada((LENGTH - PROMPT) // pace, BLOCK, temperature, suppress_end=True,
                         cache="block")  # fmt: skip
         tokens, written = write(self.pen, prompts, LENGTH, sampler, number)
         self.texts.append(Texts(tokens, written, sampler.steps))
+        with (self.out / "samples.jsonl").open("a", encoding="utf-8") as file:
+            for ids in tokens[:SAMPLES].tolist():
+                text = self.pen.tokenizer.decode(ids)
+                print(json.dumps({"step": self.step, "text": text}, ensure_ascii=False), file=file)
         shares = [repeated_ngrams(row, 4) for row in tokens[:, PROMPT:].tolist()]
         degenerate = sum(share > DEGENERATE for share in shares) / len(shares)
         self.note(
@@ -208,21 +228,27 @@ class Settling:
             plain = weighed(self.model(noisy), tokens, weight)
         plain.backward()
         texts = self.texts[self.step % len(self.texts)]
-        rows = torch.randperm(len(texts.tokens), generator=self.random, device=self.device)[:READ]
+        rows = torch.randperm(len(texts.tokens), generator=self.random, device=self.device)[
+            : self.read
+        ]
         some = Texts(texts.tokens[rows], texts.written[rows], texts.steps)
         with autocast(self.device):
-            copies = loss_of_copies(self.model, some, self.random, self.reader.mask)
+            copies = loss_of_copies(self.model, some, self.random, self.reader.mask, self.ordinary)
         (self.weight * copies).backward()
         return plain.detach(), copies.detach()
 
     def learn(self, done: float) -> tuple[Tensor, Tensor]:
         """Take one step at that share of the time."""
-        with in_few_bits(self.model):
+        with self.rounding():
             found = self.losses()
         pace = min(1.0, (self.step + 1) / 20, 2 * (1 - done))
         move(self.tuned, self.model, self.rate * pace)
         self.step += 1
         return found
+
+    def rounding(self) -> AbstractContextManager[None]:
+        """Return what puts the weights into few bits, unless adapters learn."""
+        return nullcontext() if self.rank else in_few_bits(self.model)
 
     def note(self, **found: object) -> None:
         """Add a line to the log."""
@@ -233,12 +259,15 @@ class Settling:
         print(line, flush=True)
 
     def finish(self) -> None:
-        """Measure the bound in few bits and write the exact weights."""
-        with uncompiled(self.device), in_few_bits(self.model):
+        """Measure the bound, in few bits unless adapters learned, and write the exact weights."""
+        with uncompiled(self.device), self.rounding():
             for name, only in (("chats", "chats"), ("mixed", None)):
                 found = held_out(self.model, self.kept_back, self.reader, only=only, clean=False,
                                  rows=2048 if self.device == "cuda" else 2)  # fmt: skip
-                self.note(few_bits=True, name=name, **found)
+                self.note(few_bits=not self.rank, name=name, **found)
+        if self.rank:
+            lora.save(self.model, self.out / "adapter.safetensors")
+            lora.merge(self.model)
         reader = self.reader
         export(self.model, reader.definition, reader.mask, reader.end, self.out)
 
@@ -267,8 +296,13 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("packed", type=Path)
-    parser.add_argument("--start", type=Path, required=True, help="folder that adapt.py wrote")
+    parser.add_argument(
+        "--start", type=Path, required=True, help="folder of adapt.py, or GGUF file"
+    )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rank", type=int, default=0, help="of adapters; 0 trains all weights")
+    parser.add_argument("--adapter", type=Path, help="adapters to start from")
+    parser.add_argument("--tokenizer", type=Path, help="if not that of the folder")
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--batch", type=int, default=ROWS)
     parser.add_argument("--rate", type=float, default=2e-4)

@@ -162,7 +162,7 @@ def test_the_whole_way_on_a_cpu(options, tmp_path, monkeypatch):
     model = load_model(str(tmp_path / "run" / "model"), device="cpu", dtype="float32")
     assert (model.family.name, model.mask_id, model.end_ids) == ("Dream", 3, (0, 2))
     monkeypatch.setattr(settle, "LENGTH", 64)
-    options.weight, options.shortest = 0.3, 10
+    options.weight, options.shortest, options.tokenizer = 0.3, 10, None
     settle.settle(settle.Settling(options), seconds=0.01)
     again = load_model(str(tmp_path / "next"), device="cpu", dtype="float32")
     assert not torch.equal(
@@ -212,6 +212,38 @@ def test_adapters_alone_are_learned_and_merge_into_a_folder(options, tmp_path):
         adapt.Run(options)
 
 
+def test_adapters_settle_too(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(settle, "LENGTH", 64)
+    options.rank, options.few_bits_from = 4, 2.0
+    run = adapt.Run(options)
+    run.learn(0.5)
+    run.finish(0.0)
+    options.adapter, options.out = options.out / "adapter.safetensors", tmp_path / "settled"
+    options.weight, options.shortest = 0.3, 10
+    before = load_file(options.adapter)
+    settle.settle(settle.Settling(options), seconds=0.01)
+    after = load_file(options.out / "adapter.safetensors")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    texts = (options.out / "samples.jsonl").read_text().splitlines()
+    assert json.loads(texts[0])["step"] == 0
+    tokens = torch.randint(20, 200, (2, 16))
+    options.adapter, options.out = options.out / "adapter.safetensors", tmp_path / "merged"
+    learned = adapt.Run(options).model
+    folder = load_model(str(tmp_path / "settled"), device="cpu", dtype="float32")
+    assert torch.allclose(folder.transformer(tokens), learned(tokens), atol=0.02)
+
+
+def test_merged_weights_are_those_of_a_model_that_was_merged(options):
+    options.rank, options.few_bits_from = 4, 2.0
+    run = adapt.Run(options)
+    run.learn(0.5)
+    before = {name: part.clone() for name, part in adapt.lora.merged(run.model).items()}
+    adapt.lora.merge(run.model)
+    after = adapt.lora.merged(run.model)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(part, after[name]) for name, part in before.items())
+
+
 def test_a_step_taken_in_parts_is_the_same_step(options, tmp_path, monkeypatch):
     options.batch = 12
     whole = adapt.Run(options)
@@ -227,9 +259,9 @@ def test_a_step_taken_in_parts_is_the_same_step(options, tmp_path, monkeypatch):
     assert torch.allclose(parts.model.blocks[0].gate.weight, weight, atol=1e-4)
 
 
-def test_copies_become_less_likely(monkeypatch):
+def test_copies_become_less_likely():
     torch.manual_seed(0)
-    monkeypatch.setattr(settle, "FIRST", 4)
+    ordinary = torch.arange(24) >= 4
     model = Transformer(Config(vocab_size=24, width=32, layers=1, heads=2, kv_heads=2,
                                mlp_width=32, max_length=64))  # fmt: skip
     tokens = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7, 8, 10, 11, 12]])
@@ -243,7 +275,7 @@ def test_copies_become_less_likely(monkeypatch):
     before, random = likely(), torch.Generator().manual_seed(0)
     moved = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(60):
-        settle.loss_of_copies(model, texts, random, 3).backward()
+        settle.loss_of_copies(model, texts, random, 3, ordinary).backward()
         moved.step()
         moved.zero_grad()
     assert (likely()[6:9] < before[6:9]).all()

@@ -182,6 +182,12 @@ def reproduce(
             "--quick", help="rivals: one setting of the sampler, one strength of each scheme."
         ),
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="rivals: only this report, for instance t0-p1-low_confidence; several times."
+        ),
+    ] = None,
     device: Annotated[
         str, typer.Option(help="local: where the model writes, `auto`, `cpu` or `cuda`.")
     ] = "auto",
@@ -232,7 +238,7 @@ def reproduce(
                     report = _nulls(model, prompts, samples, many, on_key)
                 _publish(report, out, name.value, as_json)
             elif name is Experiment.RIVALS:
-                for file, report in _rivals(lab, compared, order, quick, scheme or []):
+                for file, report in _rivals(lab, compared, order, quick, scheme or [], only or []):
                     _publish(report, out, file, as_json)
             else:
                 with stage_progress() as lab.on_batch:
@@ -316,12 +322,12 @@ def _nulls(model: str, prompts: Prompts, count: int, keys: int, on_key: OnBatch)
 
 
 def _rivals(
-    lab: Lab, keys: int, order: str, quick: bool, schemes: list[str]
+    lab: Lab, keys: int, order: str, quick: bool, schemes: list[str], only: list[str]
 ) -> Iterator[tuple[str, Report]]:
     """Compare other people's schemes with ours; yield each report when its texts are written."""
     from dllmark.experiments.rivals.compare import rivals
 
-    reports = rivals(lab, keys, order, quick, schemes)
+    reports = rivals(lab, keys, order, quick, schemes, only)
     while True:
         with stage_progress() as lab.on_batch:
             found = next(reports, None)

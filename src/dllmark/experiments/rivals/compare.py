@@ -41,6 +41,7 @@ STRENGTHS = (0.5, 1.0, 1.5)
 RATES = (0.01, 0.001, 0.0001)
 PLOTTED = 0.001
 LENGTHS = (50, 100, 150, 200, 300, 400)
+LENGTHS_REPORT, STRENGTHS_REPORT = "lengths", "strengths"
 
 TPR = "TPR at {:g} %"
 FOUND = ("unmarked at 1 %", "mean z", "scored")
@@ -105,28 +106,50 @@ def ways(order: str, quick: bool) -> list[Way]:
 
 
 def rivals(
-    lab: Lab, keys: int, order: str, quick: bool, names: Collection[str] = ()
+    lab: Lab,
+    keys: int,
+    order: str,
+    quick: bool,
+    names: Collection[str] = (),
+    only: Collection[str] = (),
 ) -> Iterator[tuple[str, Report]]:
     """Yield a report for each setting of the sampler, and ones of detection by length and by δ.
 
-    With `quick` there is one setting, and no report by δ. Each comes as soon as its texts are
-    written, so that a run that is cut off has whole reports. Without `names`, all schemes are
-    compared.
+    With `quick` there is one setting, and no report by δ; with `only`, the reports of these names
+    alone. Each comes as soon as its texts are written, so that a run that is cut off has whole
+    reports. Without `names`, all schemes are compared.
     """
     if keys < 1:
         raise InputError(f"at least 1 key is needed; got {keys}")
     schemes = [find_scheme(name) for name in dict.fromkeys(names)] or list(SCHEMES.values())
     first, *others = ways(order, quick)
-    yield f"rivals-{first.slug}", _compare(lab, first, _entries(schemes, first), keys)
-    lengths = _lengths(lab, schemes, first, keys)
-    if lengths.rows:  # else no text reaches one
-        yield "rivals-lengths", lengths
+    known = report_names(order, quick)
+    if unknown := set(only) - set(known):
+        raise InputError(f"no report {min(unknown)!r}: choose among {', '.join(known)}")
+    wanted = set(only or known)
+    if first.slug in wanted:
+        yield f"rivals-{first.slug}", _compare(lab, first, _entries(schemes, first), keys)
+    if LENGTHS_REPORT in wanted:
+        lengths = _lengths(lab, schemes, first, keys)
+        if lengths.rows:  # else no text reaches one
+            yield f"rivals-{LENGTHS_REPORT}", lengths
     for way in others:
-        yield f"rivals-{way.slug}", _compare(lab, way, _entries(schemes, way), keys)
-    if not quick:
+        if way.slug in wanted:
+            yield f"rivals-{way.slug}", _compare(lab, way, _entries(schemes, way), keys)
+    if STRENGTHS_REPORT in wanted:
         varied = _compare(lab, first, _entries(schemes, first, STRENGTHS), keys)
         varied.title += ", over δ"
-        yield "rivals-strengths", varied
+        yield f"rivals-{STRENGTHS_REPORT}", varied
+
+
+def report_names(order: str, quick: bool) -> list[str]:
+    """Return what the reports are called, less `rivals-`, as they come.
+
+    >>> report_names("low_confidence", quick=True)
+    ['t0.8-p1-low_confidence', 'lengths']
+    """
+    first, *others = (way.slug for way in ways(order, quick))
+    return [first, LENGTHS_REPORT, *others, *([] if quick else [STRENGTHS_REPORT])]
 
 
 def _entries(

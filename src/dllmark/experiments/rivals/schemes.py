@@ -126,6 +126,19 @@ def _guided_fresh(
     return GuidedFresh(key, tokenizer, delta)
 
 
+def _joint(
+    strategy: str = "expected-bidirectional", *, fresh: bool = True, tournament: bool = False
+) -> MakeMark:
+    def mark(
+        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+    ) -> OtherMark:
+        from dllmark.experiments.rivals.joint import Joint
+
+        return Joint(key, tokenizer, delta, fresh=fresh, strategy=strategy, tournament=tournament)
+
+    return mark
+
+
 def _unbiased(name: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
@@ -167,6 +180,10 @@ SCHEMES = {
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
+        Scheme("joint", _joint(), delta=3.0),
+        Scheme("joint-revealed", _joint("bidirectional"), delta=3.0),
+        Scheme("joint-all", _joint(fresh=False), delta=3.0),
+        Scheme("joint-tournament", _joint(tournament=True), delta=0.0, noise=True),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, {"exponentials": scores.position_exponentials}, delta=0.0,
                noise=True),
