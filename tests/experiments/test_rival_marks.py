@@ -12,11 +12,13 @@ import torch
 from tiny import MASK, batch_generator, steps_of
 
 from dllmark.errors import InputError
+from dllmark.experiments.rivals import joint
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
+from dllmark.sampling.confidence import draw, draw_noise, warp_logits
 from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
 
@@ -302,6 +304,82 @@ class NaiveGumbel(Naive):
         return ((hashed(self.key, "gumbel", at, token) >> 11) + 0.5) / 2**53
 
 
+class NaiveJoint(NaiveGuidedFresh):
+    """Enumerates every pair of place and token that the sampler could write next."""
+
+    def write(self, per_step, seed):
+        prompt = self.model.tokenizer.encode(PROMPT).tolist()
+        self.start, random = len(prompt), batch_generator(seed)
+        x = prompt + [MASK] * TOKENS
+        for first in range(self.start, len(x), BLOCK):
+            self.block = first
+            for _ in range(BLOCK // per_step):
+                self.step(x, range(first, first + BLOCK), per_step, random)
+        return x[self.start :]
+
+    def step(self, x, block, per_step, random):
+        rows = self.logits(x)
+        if self.temperature:
+            shape = (1, BLOCK, self.model.config.vocab_size)
+            self.drawn = torch.rand(shape, generator=random, dtype=torch.float64)[0]
+        own = {at: self.pick(rows[at], at) for at in block}
+        limit = math.inf
+        for _ in range(per_step):
+            places = [at for at in block if x[at] == MASK]
+            first = max(places, key=lambda at: self.sure(rows, at, own[at]))
+            at, token = self.choice(x, rows, block, (first, own[first]), limit, random)
+            limit = self.sure(rows, first, own[first])
+            x[at] = token
+
+    def sure(self, rows, at, token):
+        return torch.tensor(rows[at]).log_softmax(0)[token].item()
+
+    def choice(self, x, rows, block, own, limit, random):
+        gains = {at: [gain - self.mean(x, at) for gain in self.bias(x, rows, at)]
+                 for at in block if x[at] == MASK}  # fmt: skip
+        if not self.temperature:
+            pairs = [(at, token) for at in gains for token in self.likely(rows[at])]
+            return max(pairs, key=lambda p: self.sure(rows, *p) + gains[p[0]][p[1]])
+        u = torch.rand((1, 1 + BLOCK * 32), generator=random, dtype=torch.float64)[0].tolist()
+        if own[1] not in self.likely(rows[own[0]]):
+            return own
+        before = self.chances(rows, list(gains), limit)
+        after = {pair: p * math.exp(gains[pair[0]][pair[1]]) for pair, p in before.items()}
+        before, after = ({pair: p / sum(one.values()) for pair, p in one.items()}
+                         for one in (before, after))  # fmt: skip
+        if u[0] * before[own] <= after[own]:
+            return own
+        more = {}
+        for pair in before:
+            number = (pair[0] - block[0]) * 32 + self.likely(rows[pair[0]]).index(pair[1])
+            if after[pair] > before[pair]:
+                noise = math.log(-math.log(u[1 + number]))
+                more[pair] = math.log(after[pair] - before[pair]) - noise
+        return max(more, key=more.__getitem__)
+
+    def mean(self, x, at):
+        return self.delta * self.key.gamma * ((at > 0) + (at + 1 < len(x)))
+
+    def likely(self, row):
+        return sorted(range(len(row)), key=lambda token: -row[token])[:32]
+
+    def chances(self, rows, places, limit):
+        """The chance of each place and likely token to be what the sampler writes next."""
+        q = {at: (torch.tensor(rows[at]) / self.temperature).softmax(0).tolist() for at in places}
+        sure = {at: torch.tensor(rows[at]).log_softmax(0).tolist() for at in places}
+        found = {}
+        for at in places:
+            for token in self.likely(rows[at]):
+                others = (
+                    sum(p for p, c in zip(q[one], sure[one], strict=True) if c <= sure[at][token])
+                    for one in places
+                    if one != at
+                )
+                if sure[at][token] <= limit:
+                    found[at, token] = q[at][token] * math.prod(others)
+        return found
+
+
 NAIVE = {
     "unigram": NaiveUnigram,
     "kgw-left-to-right": NaiveLeftToRight,
@@ -315,6 +393,7 @@ NAIVE = {
     "guided-fresh": NaiveGuidedFresh,
     "unbiased-fresh": NaiveUnbiasedFresh,
     "gumbel": NaiveGumbel,
+    "joint": NaiveJoint,
 }
 
 
@@ -385,6 +464,54 @@ def test_what_is_certain_stays_so_whatever_its_colour(endless, name):
         assert torch.isfinite(biased).all() and biased[0, 0].argmax() == 9
 
 
+@pytest.mark.parametrize("cache", ["none", "block"])
+def test_a_joint_mark_of_no_strength_changes_nothing(endless, small_key, cache):
+    sampler = Llada(TOKENS, BLOCK, 0.8, cache=cache)
+    mark = SCHEMES["joint"].mark(small_key, endless.tokenizer, 0.0, 0.8)
+    marked, plain = (
+        generate(endless, [PROMPT, "w9"], mark, sampler, tokens=TOKENS, chat=False)
+        for mark in (mark, None)
+    )
+    assert [text.ids for text in marked] == [text.ids for text in plain]
+
+
+def test_a_joint_mark_says_which_order_it_is_for(endless, small_key):
+    mark = SCHEMES["joint"].mark(small_key, endless.tokenizer, 3.0, 0.8)
+    with pytest.raises(InputError, match="low_confidence order alone"):
+        generate(endless, [PROMPT], mark, Dream(8, "entropy"), tokens=8, chat=False)
+
+
+def test_the_chances_are_those_of_the_sampler():
+    sampler = Llada(8, temperature=0.8)
+    logits = 1.5 * torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(0))
+    masked = torch.tensor([[True, True, False, True]])
+    tokens = logits.topk(6).indices
+    chances = joint.log_chances(sampler, logits, tokens, masked).exp()
+    expected = torch.zeros(4, 6).scatter(1, tokens[0], chances[0])
+    many = logits.expand(200_000, -1, -1)
+    drawn = draw(
+        warp_logits(sampler, many),
+        draw_noise(sampler, many, torch.Generator().manual_seed(1)),
+    )
+    sure = many.log_softmax(-1).gather(2, drawn[..., None])[..., 0]
+    first = sure.masked_fill(~masked, -torch.inf).argmax(1)
+    number = first * 6 + drawn.gather(1, first[:, None])[:, 0]
+    found = torch.bincount(number, minlength=24).view(4, 6) / len(many)
+    assert torch.allclose(found, expected, atol=0.003)
+
+
+def test_reweighed_draws_have_the_new_chances_and_stay_where_they_can():
+    random = torch.Generator().manual_seed(0)
+    chances, gain = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.0, 1.0, -1.0])
+    count = 200_000
+    own = torch.multinomial(chances.exp(), count, replacement=True, generator=random)
+    drawn = joint.reweighed(chances.expand(count, -1), gain.expand(count, -1), own, random)
+    after = (chances + gain).softmax(0)
+    assert torch.allclose(torch.bincount(drawn) / count, after, atol=0.005)
+    moved = (drawn != own).float().mean().item()
+    assert abs(moved - (after - chances.exp()).clamp(min=0).sum().item()) < 0.005
+
+
 def test_every_other_scheme_has_a_naive_transcription():
     assert set(NAIVE) == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
@@ -405,6 +532,8 @@ def test_a_text_does_not_depend_on_its_company(endless, name, small_key):
 @pytest.mark.parametrize("sampler", [Dream(100, "entropy"), Llada(50, 20, order="random")])
 def test_a_scheme_finds_its_own_texts_and_no_other_keys(endless, name, sampler):
     scheme, tokenizer = SCHEMES[name], endless.tokenizer
+    if scheme.orders:
+        sampler = Llada(100, 20)
     own, other = (WatermarkKey(Secret(secret), scheme.gamma, tokenizer.id)
                   for secret in (b"a key of 16 byte", b"another 16 bytes"))  # fmt: skip
     mark = scheme.mark(own, tokenizer, 3 * scheme.delta, sampler.temperature)

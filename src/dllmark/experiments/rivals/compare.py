@@ -159,7 +159,8 @@ def _entries(
     return [
         (scheme, strength)
         for scheme in schemes
-        if way.temperature or not scheme.noise
+        if (way.temperature or not scheme.noise)
+        and (not scheme.orders or way.order in scheme.orders)
         for strength in (strengths if scheme.delta else (1.0,))
     ]
 

@@ -35,6 +35,7 @@ class Scheme:
     delta   how strong it is where nothing else is said; 0 for a scheme without strength
     gamma   the share of green pairs or tokens
     order   the order it must be written in, if not the sampler's
+    orders  the sampler's orders that it can be written in; all of them if none is named
     noise   whether it needs noise, which there is none of at temperature 0
     ours    whether it is one of this package's strategies
     """
@@ -47,6 +48,7 @@ class Scheme:
     delta: float = 2.0
     gamma: float = 0.5
     order: str = ""
+    orders: tuple[str, ...] = ()
     noise: bool = False
     ours: bool = False
 
@@ -126,17 +128,10 @@ def _guided_fresh(
     return GuidedFresh(key, tokenizer, delta)
 
 
-def _joint(
-    strategy: str = "expected-bidirectional", *, fresh: bool = True, tournament: bool = False
-) -> MakeMark:
-    def mark(
-        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
-    ) -> OtherMark:
-        from dllmark.experiments.rivals.joint import Joint
+def _joint(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
+    from dllmark.experiments.rivals.joint import Joint
 
-        return Joint(key, tokenizer, delta, fresh=fresh, strategy=strategy, tournament=tournament)
-
-    return mark
+    return Joint(key, tokenizer, delta)
 
 
 def _unbiased(name: str) -> MakeMark:
@@ -180,10 +175,7 @@ SCHEMES = {
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
-        Scheme("joint", _joint(), delta=3.0),
-        Scheme("joint-revealed", _joint("bidirectional"), delta=3.0),
-        Scheme("joint-all", _joint(fresh=False), delta=3.0),
-        Scheme("joint-tournament", _joint(tournament=True), delta=0.0, noise=True),
+        Scheme("joint", _joint, delta=4.5, orders=("low_confidence",)),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, {"exponentials": scores.position_exponentials}, delta=0.0,
                noise=True),
