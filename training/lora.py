@@ -20,6 +20,10 @@ SCALE = 2.0
 """What the product of the thin matrices is multiplied by: it is learned faster so."""
 
 
+SCALE_OF = ".scale"
+"""What follows a part's name in a file, for the scales of its rows."""
+
+
 class LowRank(nn.Linear):
     """A linear layer whose own weights stay, and that learns a product of two thin matrices.
 
@@ -91,8 +95,12 @@ def learned(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save(model: Transformer, path: Path) -> None:
-    """Write the adapters in bfloat16."""
-    kept = {name: part.detach().bfloat16().cpu() for name, part in learned(model).items()}
+    """Write the adapters in 8 bits, with a scale for each row."""
+    kept = {}
+    for name, part in learned(model).items():
+        scale = (part.detach().abs().amax(-1, keepdim=True) / 127).clamp(min=1e-30).bfloat16()
+        steps = (part.detach() / scale.float()).round().clamp(-127, 127)
+        kept[name], kept[name + SCALE_OF] = steps.to(torch.int8).cpu(), scale.cpu()
     save_file(kept, path)
 
 
@@ -100,11 +108,11 @@ def save(model: Transformer, path: Path) -> None:
 def load(model: Transformer, path: Path) -> None:
     """Read adapters of the same rank that `save` wrote."""
     found, parts = load_file(path), learned(model)
-    same = found.keys() == parts.keys()
+    same = found.keys() == {name + end for name in parts for end in ("", SCALE_OF)}
     if not same or any(found[name].shape != part.shape for name, part in parts.items()):
         raise SystemExit(f"the adapter {path} is of another model or rank: give its own --rank")
     for name, part in parts.items():
-        part.copy_(found[name])
+        part.copy_(found[name].float() * found[name + SCALE_OF].float())
 
 
 def merged(model: Transformer) -> dict[str, Tensor]:

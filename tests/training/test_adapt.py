@@ -200,10 +200,13 @@ def test_adapters_alone_are_learned_and_merge_into_a_folder(options, tmp_path):
     merged = load_model(str(options.out / "model"), device="cpu", dtype="float32").transformer
     assert torch.allclose(merged(tokens), learned, atol=0.02)
     kept = load_file(options.out / "adapter.safetensors")
-    assert {name.rpartition(".")[2] for name in kept} == {"down", "up", "row"}
+    parts = {name.removesuffix(".scale").rpartition(".")[2] for name in kept}
+    assert parts == {"down", "up", "row"}
+    assert all(kept[name].dtype == torch.int8 for name in kept if not name.endswith(".scale"))
     options.adapter, options.out, options.held_out = (
         options.out / "adapter.safetensors", tmp_path / "merged", 0,
     )  # fmt: skip
+    options.packed = tmp_path / "nothing is needed to merge"
     adapt.train(adapt.Run(options), total=0.0, now=0.0, every=1.0)
     again = load_model(str(tmp_path / "merged" / "model"), device="cpu", dtype="float32")
     assert torch.allclose(again.transformer(tokens), learned, atol=0.02)
