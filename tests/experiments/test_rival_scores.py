@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ import scipy.stats
 import siphash24
 import torch
 
-from dllmark.experiments.rivals import scores
+from dllmark.experiments.rivals import alignment, scores
 from dllmark.experiments.rivals.coins import position_noise
 from dllmark.experiments.rivals.schemes import SCHEMES
 from dllmark.relation.key import Secret, WatermarkKey
@@ -160,6 +161,92 @@ def test_keyed_exponentials_add_up_to_a_gamma_variable(small_key, small_tokenize
         if count:
             assert found.z == pytest.approx((total - count) / math.sqrt(count))
             assert found.p_value == pytest.approx(scipy.stats.gamma.sf(total, count))
+
+
+def naive_likelihood(key, words):
+    """The mean over all alignments, one token after the other, of the ratios along each."""
+    positions = min(2 * len(words), 512)
+
+    @cache
+    def ratio(token, at):
+        digits = number(key, "gumbel", at, token) >> 56
+        return 256 * (math.sqrt(1 - digits / 256) - math.sqrt(1 - (digits + 1) / 256))
+
+    @cache
+    def rest(number, state):
+        if number == len(words):
+            return 1.0
+        token = words[number]
+        if state == "after":
+            return rest(number + 1, "after")
+        if state == "before":
+            begun = sum(ratio(token, at) * rest(number + 1, at) for at in range(positions))
+            return rest(number + 1, "before") * 199 / 200 + begun / 200 / positions
+        total = 0.1 * rest(number + 1, state) + rest(number + 1, "after") / 200
+        for lost in range(3):
+            at = state + 1 + lost
+            if at < positions:
+                chance = (1 - 0.1 - 1 / 200) * (1 - 0.15) * 0.15**lost
+                total += chance * ratio(token, at) * rest(number + 1, at)
+        return total
+
+    return rest(0, "before") / 2 + rest(0, -1) / 2
+
+
+def test_an_aligned_text_is_scored_by_all_its_alignments(small_key, small_tokenizer, texts):
+    scorer = alignment.aligned(small_key, small_tokenizer)
+    for ids, found in zip(texts, scorer(texts), strict=True):
+        if words(ids):
+            assert found.z == pytest.approx(math.log(naive_likelihood(small_key, words(ids))))
+            assert found.count == len(words(ids))
+        else:
+            assert found == scores.NOTHING
+
+
+def test_aligned_texts_with_loops_are_compared_with_what_other_keys_find_in_them(small_tokenizer):
+    ids = np.array([5, 6] * 12 + [7] * 12)
+    rng = np.random.default_rng(7)
+    keys = [WatermarkKey(Secret(rng.bytes(16)), 0.5, small_tokenizer.id) for _ in range(300)]
+    found = [alignment.aligned(key, small_tokenizer)([ids])[0] for key in keys]
+    by_z = np.array([one.z for one in found])
+    for one in found[:50]:
+        assert one.p_value == pytest.approx(np.mean(by_z >= one.z), abs=0.1)
+
+
+def test_keys_find_every_text_as_likely_unmarked_as_marked_in_the_mean():
+    place = np.array([0, 1] * 6 + [2] * 4)  # the less alignments run out of positions, the nearer 1
+    digits = np.random.default_rng(3).integers(0, 256, (3, 32, 40_000), dtype=np.uint8)
+    found = alignment.likelihood(alignment.RATIOS, digits, place)
+    assert 0.9 < found.mean() < 1.02
+
+
+def keyed_text(key, length):
+    """Tokens of the largest keyed number among eight at each position."""
+    rng = np.random.default_rng(2)
+    choices = rng.integers(SPECIAL, 35, (length, 8))
+    noise = position_noise(key, np.arange(length)[:, None], choices)
+    return choices[np.arange(length), noise.argmax(1)]
+
+
+def test_a_mark_of_positions_is_found_although_its_tokens_moved(small_key, small_tokenizer):
+    ids = keyed_text(small_key, 80)
+    rng = np.random.default_rng(4)
+    gone = rng.permutation(80)[:16]
+    others = rng.integers(SPECIAL, 35, 100)
+    moved = [
+        np.delete(ids, gone),
+        np.insert(ids, gone, others[:16]),
+        ids[35:],
+        np.concatenate([others, ids]),
+        np.concatenate([ids[:30], ids[45:]]),
+    ]
+    by_position = scores.position_exponentials(small_key, small_tokenizer)
+    by_alignment = alignment.aligned(small_key, small_tokenizer)
+    assert by_position([ids])[0].p_value < 1e-6
+    for text in (ids, *moved):
+        assert by_alignment([text])[0].p_value == 0.001
+    for text in moved[:4]:
+        assert by_position([text])[0].p_value > 0.001
 
 
 def test_keyed_noise_is_the_same_in_numpy_and_on_tensors(small_key):

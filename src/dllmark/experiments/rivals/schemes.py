@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dllmark.errors import InputError
 from dllmark.experiments.rivals import scores
+from dllmark.experiments.rivals.alignment import aligned
 from dllmark.experiments.rivals.scores import Scorer
 from dllmark.marking.strategies import STRATEGIES, Strategy
 from dllmark.relation.key import WatermarkKey
@@ -161,6 +162,8 @@ def _require_noise(name: str, temperature: float) -> None:
 
 PARITY: dict[str, MakeScorer] = {"parity": scores.parity, "windows of 8": scores.windows}
 
+NOISE: dict[str, MakeScorer] = {"exponentials": scores.position_exponentials, "aligned": aligned}
+
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
@@ -177,8 +180,7 @@ SCHEMES = {
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
         Scheme("joint", _joint, delta=4.5, orders=("low_confidence",)),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
-        Scheme("gumbel", _gumbel, {"exponentials": scores.position_exponentials}, delta=0.0,
-               noise=True),
+        Scheme("gumbel", _gumbel, NOISE, delta=0.0, noise=True),
     )
 }  # fmt: skip
 """Every scheme by its name: ours, then the others."""
