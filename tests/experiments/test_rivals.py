@@ -13,7 +13,7 @@ from dllmark.experiments.lab import Lab
 from dllmark.experiments.rivals import compare
 from dllmark.experiments.rivals.compare import rivals, ways
 from dllmark.experiments.rivals.measures import change_cells, interval, rate_cells
-from dllmark.experiments.rivals.schemes import SCHEMES
+from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 
 PROTOCOL = Protocol(samples=4, tokens=16, scored=12, block=8)
@@ -194,6 +194,23 @@ def test_some_schemes_may_be_compared_alone(lab, reports):
     assert sorted(some.rows, key=str) == sorted(rows, key=str)
     with pytest.raises(InputError, match="no scheme 'kgv': choose one of kgw"):
         next(rivals(lab, KEYS, "low_confidence", quick=True, names=["kgv"]))
+
+
+def test_some_reports_may_be_made_alone(lab, reports):
+    only = ["t0.8-p1-low_confidence"]
+    names = [name for name, _ in rivals(lab, KEYS, "low_confidence", False, ["kgw"], only)]
+    assert names == ["rivals-t0.8-p1-low_confidence"]
+    with pytest.raises(InputError, match="no report 'nosuch': choose among t0"):
+        list(rivals(lab, 1, "low_confidence", False, ["kgw"], ["lengths", "nosuch"]))
+    with pytest.raises(InputError, match="no report 'strengths'"):
+        list(rivals(lab, 1, "low_confidence", True, ["kgw"], ["strengths"]))
+
+
+def test_a_scheme_of_one_order_is_compared_in_that_one():
+    schemes = [find_scheme("joint"), find_scheme("unigram")]
+    for order, names in (("low_confidence", ["joint", "unigram"]), ("entropy", ["unigram"])):
+        entries = compare._entries(schemes, compare.Way(0.8, 1, order))
+        assert [scheme.name for scheme, _ in entries] == names
 
 
 def test_one_thing_is_varied_at_a_time():

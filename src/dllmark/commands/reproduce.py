@@ -204,6 +204,7 @@ def reproduce(
     """
     from dllmark.cluster import Engine
     from dllmark.detection.calibrate import require_matplotlib
+    from dllmark.experiments.rivals.compare import wanted_reports
     from dllmark.experiments.rivals.schemes import find_scheme
     from dllmark.experiments.robustness import attacks
     from dllmark.experiments.settings import Protocol
@@ -219,6 +220,8 @@ def reproduce(
         raise InputError(f"batch is at least 1; got {batch}")
     for name in scheme or []:
         find_scheme(name)
+    if only:
+        wanted_reports(order, quick, only)
     if DRAWN.intersection(experiments):
         require_matplotlib()
     protocol = Protocol(samples, tokens, scored, block, max_repeats, suppress_end, delta, cache)

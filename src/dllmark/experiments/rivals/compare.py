@@ -123,10 +123,7 @@ def rivals(
         raise InputError(f"at least 1 key is needed; got {keys}")
     schemes = [find_scheme(name) for name in dict.fromkeys(names)] or list(SCHEMES.values())
     first, *others = ways(order, quick)
-    known = report_names(order, quick)
-    if unknown := set(only) - set(known):
-        raise InputError(f"no report {min(unknown)!r}: choose among {', '.join(known)}")
-    wanted = set(only or known)
+    wanted = set(wanted_reports(order, quick, only))
     if first.slug in wanted:
         yield f"rivals-{first.slug}", _compare(lab, first, _entries(schemes, first), keys)
     if LENGTHS_REPORT in wanted:
@@ -142,14 +139,17 @@ def rivals(
         yield f"rivals-{STRENGTHS_REPORT}", varied
 
 
-def report_names(order: str, quick: bool) -> list[str]:
-    """Return what the reports are called, less `rivals-`, as they come.
+def wanted_reports(order: str, quick: bool, only: Collection[str]) -> list[str]:
+    """Return what the reports are called, less `rivals-`, as they come; of some, those alone.
 
-    >>> report_names("low_confidence", quick=True)
+    >>> wanted_reports("low_confidence", quick=True, only=[])
     ['t0.8-p1-low_confidence', 'lengths']
     """
     first, *others = (way.slug for way in ways(order, quick))
-    return [first, LENGTHS_REPORT, *others, *([] if quick else [STRENGTHS_REPORT])]
+    known = [first, LENGTHS_REPORT, *others, *([] if quick else [STRENGTHS_REPORT])]
+    if unknown := set(only) - set(known):
+        raise InputError(f"no report {min(unknown)!r}: choose among {', '.join(known)}")
+    return [name for name in known if name in only] if only else known
 
 
 def _entries(
