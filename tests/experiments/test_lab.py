@@ -155,8 +155,9 @@ def test_each_order_and_key_has_texts_of_its_own(model, tmp_path):
     assert len({text[0]["watermark"]["key_id"] for text in texts}) == 2
     assert len({text[0]["text"] for text in texts}) == 3
     assert replace(MARKED, order="random", key=1).unmarked == Setting(
-        None, temperature=1.0, order="random"
+        None, temperature=1.0, order="random", key=1
     )
+    assert replace(MARKED, temperature=0.0, key=1).unmarked.key == 0  # nothing is drawn
 
 
 def test_a_setting_chooses_the_order_and_else_the_model_does(model):

@@ -58,7 +58,7 @@ def row_of(report, scheme, prompts="C4", **more):
 
 
 def written(lab, scheme, prompts="C4"):
-    """The texts of a scheme, key by key, and its unmarked partners."""
+    """The texts of a scheme, key by key, and their unmarked partners."""
     [dataset] = [dataset for dataset in lab.datasets if dataset.name == prompts]
     settings = [
         Setting(scheme.name, scheme.gamma, scheme.delta, 0.8, 1, scheme.order or "low_confidence",
@@ -67,7 +67,7 @@ def written(lab, scheme, prompts="C4"):
     ]  # fmt: skip
     return (
         [lab.texts(dataset, setting) for setting in settings],
-        lab.texts(dataset, settings[0].unmarked),
+        [lab.texts(dataset, setting.unmarked) for setting in settings],
     )
 
 
@@ -95,9 +95,9 @@ def test_a_row_holds_what_a_naive_computation_finds(lab, reports, name):
     score, make = next(iter(scheme.scores.items()))
     row = row_of(reports["rivals-t0.8-p1-low_confidence"], name, score=score)
     hits, accused, z, ratios, matched, clean = [], [], [], [], [], []
-    for key, of_key in enumerate(texts):
+    for key, (of_key, partners) in enumerate(zip(texts, plain, strict=True)):
         scorer = make(lab.key(scheme.gamma, key), lab.tokenizer)
-        for text, partner in zip(of_key, plain, strict=True):
+        for text, partner in zip(of_key, partners, strict=True):
             [found] = scorer([text["ids"][:12].astype(np.int64)])
             [null] = scorer([partner["ids"][:12].astype(np.int64)])
             hits.append(found.p_value <= 0.01)
@@ -149,9 +149,18 @@ def test_an_answer_is_on_topic_where_its_own_question_makes_it_likelier(lab, rep
 
 def test_partners_are_written_by_the_same_sampler(lab, reports):
     _, plain = written(lab, SCHEMES["kgw-left-to-right"])
-    assert all(text["known_left"] == 1.0 for text in plain)
+    assert all(text["known_left"] == 1.0 for texts in plain for text in texts)
     _, plain = written(lab, SCHEMES["unigram"])
-    assert all(text["known_left"] < 1.0 for text in plain)
+    assert all(text["known_left"] < 1.0 for texts in plain for text in texts)
+
+
+def test_every_key_has_partners_of_its_own_where_something_is_drawn(lab, reports):
+    _, (first, second, *_) = written(lab, SCHEMES["unigram"])
+    assert [text["text"] for text in first] != [text["text"] for text in second]
+    row = row_of(reports["rivals-t0.8-p1-low_confidence"], "unmarked")
+    assert row["texts"] == KEYS * len(first)
+    cold = compare.Way(0.0, 1, "low_confidence").unmarked("", KEYS)
+    assert [one.key for one in cold] == [0]
 
 
 def test_every_key_marks_and_no_two_are_the_same(lab, reports):

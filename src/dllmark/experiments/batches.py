@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 TextRecord = dict[str, Any]
 
 
+SEEDS_APART = 1_000_000
+"""The seed of a batch is its first prompt's number, and so far from that of the next key's."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Texts to write together. It holds the key, so it is never stored or printed.
@@ -86,7 +90,7 @@ def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
         sampler_of(model, batch.protocol, setting),
         tokens=batch.protocol.tokens,
         chat=batch.chat,
-        seed=batch.first,
+        seed=batch.first + SEEDS_APART * setting.key,
         batch_size=len(batch.prompts),
     )
     return [text.to_dict() for text in texts]

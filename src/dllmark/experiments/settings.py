@@ -22,7 +22,8 @@ class Setting:
     """How texts are written; a strategy of None leaves them unmarked.
 
     The strategy is one of ours or another scheme of `rivals`. `order` is that of the sampler, the
-    model's own if none is given; `key` is which of a folder's keys marks.
+    model's own if none is given; `key` is which of a folder's keys marks, and which of the
+    sampler's draws it marks.
 
     >>> Setting("kgw", delta=1.0).name
     'kgw, γ 0.5, δ 1, temperature 0, 1 a step'
@@ -38,8 +39,10 @@ class Setting:
 
     @property
     def unmarked(self) -> Setting:
-        """The same without a watermark."""
-        return Setting(None, temperature=self.temperature, per_step=self.per_step, order=self.order)
+        """The same draw without a watermark; where nothing is drawn there is only one."""
+        drawn = self.temperature > 0 or self.order == "random"
+        return Setting(None, temperature=self.temperature, per_step=self.per_step,
+                       order=self.order, key=self.key if drawn else 0)  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -49,7 +52,8 @@ class Setting:
         )
         written = f"{mark}, temperature {self.temperature:g}, {self.per_step} a step"
         order = f", {self.order.replace('_', ' ')}" if self.order else ""
-        return written + order + (f", key {self.key}" if self.key else "")
+        which = "key" if self.strategy else "draw"
+        return written + order + (f", {which} {self.key}" if self.key else "")
 
     @property
     def slug(self) -> str:

@@ -2,7 +2,7 @@
 
 One thing is varied at a time: the temperature, the tokens a step, the order, and at the end the
 strength of every scheme. Each marked text has a partner: the unmarked one of the same prompt,
-sampler and seed.
+sampler and seed. Every key has its own seed, so that no scheme is measured against one lucky draw.
 """
 
 from __future__ import annotations
@@ -73,10 +73,14 @@ class Way:
         """What its reports are called."""
         return f"t{self.temperature:g}-p{self.per_step}-{self.order}"
 
-    def unmarked(self, order: str = "") -> Setting:
-        """Return how unmarked texts are written."""
-        return Setting(None, temperature=self.temperature, per_step=self.per_step,
-                       order=order or self.order)  # fmt: skip
+    def unmarked(self, order: str, keys: int) -> list[Setting]:
+        """Return how the unmarked partners of all keys' texts are written, each draw once."""
+        partners = (
+            Setting(None, temperature=self.temperature, per_step=self.per_step,
+                    order=order or self.order, key=number).unmarked
+            for number in range(keys)
+        )  # fmt: skip
+        return list(dict.fromkeys(partners))
 
     def marked(self, scheme: Scheme, strength: float, keys: int) -> list[Setting]:
         """Return how a scheme's texts are written, key by key."""
@@ -176,15 +180,15 @@ def _compare(lab: Lab, way: Way, entries: list[tuple[Scheme, float]], keys: int)
     for dataset in lab.datasets:
         unmarked = {}
         for order in dict.fromkeys([way.order, *(scheme.order for scheme, _ in entries)]):
-            plain = way.unmarked(order)
-            unmarked[plain.order] = quality(lab, dataset, [plain])
+            plain = way.unmarked(order, keys)
+            unmarked[plain[0].order] = quality(lab, dataset, plain)
         for name, found in unmarked.items():
             label = "unmarked" if name == way.order else f"unmarked, {name.replace('_', ' ')}"
             row: Row = {"prompts": dataset.name, "scheme": label, "score": None, "γ": None,
                         "δ": None, "texts": found.tokens.size}  # fmt: skip
             row |= dict.fromkeys([*(TPR.format(100 * rate) for rate in RATES), *FOUND])
             report.add(
-                row | _quality_cells(found, None) | _cost(lab, dataset, [way.unmarked(name)])
+                row | _quality_cells(found, None) | _cost(lab, dataset, way.unmarked(name, keys))
             )
         points: dict[str, list[Row]] = {}
         nulls: Nulls = {}
