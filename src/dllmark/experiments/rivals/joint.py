@@ -56,7 +56,11 @@ class Joint:
         return JointDenoiser(self, model, canvas, sampler, generator)
 
     def gain(self, state: State) -> Tensor:
-        """Return [B, K, V]: δ for each green pair that a token makes, less the mean of that."""
+        """Return [B, K, V]: δ for each green pair that a token makes, less γδ for each side.
+
+        Of a neighbour that is not revealed only the likeliest tokens count as green. So under every
+        key a place gains less, the less is known of its neighbours, and is written later.
+        """
         at, last = state.positions, state.length - 1
         chosen = state.logits[rows_of(state)]
         sides = 2 - (at == 0).float() - (at == last).float()
