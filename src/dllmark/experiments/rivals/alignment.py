@@ -84,8 +84,8 @@ def digit_ratios() -> NDArray[np.float64]:
     has the mean 1: the ratio of their densities is 1 / (2 √(1 - u)), of which this is the mean over
     all u that begin with the same digits.
 
-    >>> digit_ratios()[[0, 192, 255]].round(2)
-    array([ 0.5 ,  1.  , 16.  ])
+    >>> digit_ratios()[[0, 192, 255]].round(2).tolist()
+    [0.5, 1.0, 16.0]
     """
     left = np.arange(256, -1, -1)
     ratios: NDArray[np.float64] = -16 * np.diff(np.sqrt(left))
