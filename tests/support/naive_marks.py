@@ -89,22 +89,28 @@ class Naive:
         for first in range(self.start, len(x), BLOCK):
             self.block = first
             for _ in range(BLOCK // per_step):
-                rows = self.logits(x)
-                if self.temperature:
-                    shape = (1, BLOCK, self.model.config.vocab_size)
-                    self.drawn = torch.rand(shape, generator=random, dtype=torch.float64)[0]
-                places = [at for at in range(first, first + BLOCK) if x[at] == MASK]
-                candidates = {at: self.pick(rows[at], at) for at in places}
-                confidence = {
-                    at: torch.tensor(rows[at]).log_softmax(0)[candidates[at]].item()
-                    for at in places
-                }
-                chosen = self.order(x, places, candidates, confidence)[:per_step]
-                for at_once in self.passes(chosen):
-                    written = {at: self.marked(x, rows, at) for at in at_once}
-                    for at, token in written.items():
-                        x[at] = token
+                self.step(x, range(first, first + BLOCK), per_step, random)
         return x[self.start :]
+
+    def draw_noise(self, random):
+        if self.temperature:
+            shape = (1, BLOCK, self.model.config.vocab_size)
+            self.drawn = torch.rand(shape, generator=random, dtype=torch.float64)[0]
+
+    def sure(self, rows, at, token):
+        return torch.tensor(rows[at]).log_softmax(0)[token].item()
+
+    def step(self, x, block, per_step, random):
+        rows = self.logits(x)
+        self.draw_noise(random)
+        places = [at for at in block if x[at] == MASK]
+        candidates = {at: self.pick(rows[at], at) for at in places}
+        confidence = {at: self.sure(rows, at, candidates[at]) for at in places}
+        chosen = self.order(x, places, candidates, confidence)[:per_step]
+        for at_once in self.passes(chosen):
+            written = {at: self.marked(x, rows, at) for at in at_once}
+            for at, token in written.items():
+                x[at] = token
 
     def over_words(self, gains, most):
         """The bias of every token: special ones get the mean."""
@@ -232,10 +238,7 @@ class NaiveGuidedFresh(NaiveExpected):
 
     def order(self, x, places, candidates, confidence):
         rows = self.logits(x)
-        sure = {
-            at: torch.tensor(rows[at]).log_softmax(0)[self.marked(x, rows, at)].item()
-            for at in places
-        }
+        sure = {at: self.sure(rows, at, self.marked(x, rows, at)) for at in places}
         return sorted(places, key=lambda at: -sure[at])
 
     def passes(self, chosen):
@@ -294,21 +297,9 @@ class NaiveGumbel(Naive):
 class NaiveJoint(NaiveGuidedFresh):
     """Enumerates every pair of place and token that the sampler could write next."""
 
-    def write(self, per_step, seed):
-        prompt = self.model.tokenizer.encode(PROMPT).tolist()
-        self.start, random = len(prompt), batch_generator(seed)
-        x = prompt + [MASK] * TOKENS
-        for first in range(self.start, len(x), BLOCK):
-            self.block = first
-            for _ in range(BLOCK // per_step):
-                self.step(x, range(first, first + BLOCK), per_step, random)
-        return x[self.start :]
-
     def step(self, x, block, per_step, random):
         rows = self.logits(x)
-        if self.temperature:
-            shape = (1, BLOCK, self.model.config.vocab_size)
-            self.drawn = torch.rand(shape, generator=random, dtype=torch.float64)[0]
+        self.draw_noise(random)
         own = {at: self.pick(rows[at], at) for at in block}
         limit = math.inf
         for _ in range(per_step):
@@ -317,9 +308,6 @@ class NaiveJoint(NaiveGuidedFresh):
             at, token = self.choice(x, rows, block, (first, own[first]), limit, random)
             limit = self.sure(rows, first, own[first])
             x[at] = token
-
-    def sure(self, rows, at, token):
-        return torch.tensor(rows[at]).log_softmax(0)[token].item()
 
     def choice(self, x, rows, block, own, limit, random):
         gains = {at: [gain - self.mean(x, at) for gain in self.bias(x, rows, at)]
