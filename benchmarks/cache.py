@@ -27,7 +27,8 @@ from dllmark.quality.perplexity import load_judge, perplexities
 from dllmark.quality.repetition import is_degenerate
 from dllmark.relation.key import Identity, Secret
 from dllmark.relation.tokenizer import Tokenizer
-from dllmark.sampling.loop import Canvas, Denoiser, StepShape
+from dllmark.sampling.canvas import Canvas
+from dllmark.sampling.denoiser import Denoiser, StepShape
 from dllmark.sampling.settings import CacheMode, Sampler, default_llada
 from dllmark.sampling.texts import Generation
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from dllmark.experiments.paper import BEST as PAPER
 from dllmark.experiments.paper import METHODS
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 
-OURS = tuple(name for name in STRATEGIES if name not in METHODS)
+OURS = tuple(name for name in BIASES if name not in METHODS)
 TPR, Z = "TPR at 1 % FPR", "mean z"
 
 Point = dict[str, float]

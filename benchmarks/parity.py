@@ -23,7 +23,8 @@ from checkpoints import llada2_config, llada2_weights, write_checkpoint, write_w
 from torch import Tensor
 
 from dllmark.models.loading import Model, load_model
-from dllmark.sampling.loop import Canvas, denoise
+from dllmark.sampling.canvas import Canvas
+from dllmark.sampling.loop import denoise
 from dllmark.sampling.settings import Llada2
 
 BLOCK = 32

@@ -13,7 +13,7 @@ from dllmark.models.families import DREAM, LLADA
 from dllmark.models.loading import Model
 from dllmark.models.transformer import Config, Transformer
 from dllmark.relation.tokenizer import Tokenizer
-from dllmark.sampling.loop import Canvas
+from dllmark.sampling.canvas import Canvas
 
 PROMPT, TOKENS, BLOCK = 30, 256, 32
 

@@ -34,11 +34,12 @@ from step_report import page, report
 from torch import Tensor
 
 from dllmark import HashedGreenList, WatermarkKey, load_tokenizer
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 from dllmark.marking.watermark import Watermark
 from dllmark.models.loading import Model
 from dllmark.models.transformer import unfused
-from dllmark.sampling.loop import Canvas, Denoiser
+from dllmark.sampling.canvas import Canvas
+from dllmark.sampling.denoiser import Denoiser
 from dllmark.sampling.settings import Llada
 
 CUDA = torch.cuda.is_available()
@@ -210,7 +211,7 @@ def measure_batch(model: Model, batch: int, key: WatermarkKey, matrix: Tensor, t
         "our step": our_step(model, batch, None),
     }
     alone = {}
-    for name in STRATEGIES:
+    for name in BIASES:
         before = held()
         watermark = Watermark(key, name, tokenizer=model.tokenizer)
         alone[name] = bias_alone(model, batch, watermark, worst=False)

@@ -23,7 +23,7 @@ from dllmark.detection.stats import share_interval, threshold
 from dllmark.experiments.paper import DELTA
 from dllmark.experiments.runs import Runs, summary
 from dllmark.experiments.settings import RATES, Setting
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 from dllmark.quality.repetition import repeated_ngrams
 
 
@@ -76,7 +76,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     null = scores(detector, plain, arguments.scored)
     limits = {rate: threshold(null, rate) for rate in RATES}
     rows: dict[str, Any] = {}
-    for name in STRATEGIES:
+    for name in BIASES:
         texts = read(Setting(name, delta=arguments.delta))
         z = scores(detector, texts, arguments.scored)
         hits = {rate: int((z > limit.value).sum()) for rate, limit in limits.items()}
@@ -89,7 +89,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                for rate, hit in hits.items()},
             "tokenised again": retokenised(detector, texts),
         }  # fmt: skip
-    slugs = {Setting(name, delta=arguments.delta).slug for name in (None, *STRATEGIES)}
+    slugs = {Setting(name, delta=arguments.delta).slug for name in (None, *BIASES)}
     return {
         "texts": summary([one for one in notes.notes
                           if one.prompts == arguments.prompts and one.setting in slugs]),

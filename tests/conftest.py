@@ -139,6 +139,7 @@ def loaded_models(endless, monkeypatch):
     monkeypatch.setattr(load, lambda source, device: loaded.append(source) or endless)
     tokenizer = "dllmark.relation.tokenizer.load_tokenizer"
     monkeypatch.setattr(tokenizer, lambda source: endless.tokenizer)
+    monkeypatch.setattr("dllmark.models.loading.read_family", lambda source: endless.family)
     return loaded
 
 

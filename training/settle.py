@@ -44,7 +44,8 @@ from dllmark.models.loading import Model
 from dllmark.models.transformer import Transformer
 from dllmark.quality.repetition import DEGENERATE, repeated_ngrams
 from dllmark.relation.tokenizer import load_tokenizer
-from dllmark.sampling.loop import Canvas, denoise
+from dllmark.sampling.canvas import Canvas
+from dllmark.sampling.loop import denoise
 from dllmark.sampling.settings import Llada
 from masking import spoil, weighed
 from pretrained import export

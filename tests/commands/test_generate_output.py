@@ -28,6 +28,8 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 PROMPTS = [f"w{number} w{number + 1}" for number in range(2 * BATCH + 3)]
 
+SAMPLER = Llada(4, 8, 1.0)
+
 
 @pytest.fixture
 def model(small_tokenizer, monkeypatch):
@@ -41,8 +43,8 @@ def model(small_tokenizer, monkeypatch):
 @pytest.fixture
 def text_run(small_key, model):
     """Eight tokens for each prompt, marked."""
-    mark = MarkSettings.of(small_key, "predictive-bidirectional", 2.0)
-    return TextRun("small", mark, Llada(4, 8, 1.0), tokens=8, chat=False)
+    mark = MarkSettings.of(small_key, "predictive-bidirectional", 2.0, SAMPLER)
+    return TextRun("small", mark, SAMPLER, tokens=8, chat=False)
 
 
 @pytest.fixture
@@ -192,10 +194,38 @@ def test_a_text_says_with_which_cache_it_was_written(
     small_key.save(tmp_path / "k")
     short = ["--tokens", "8", "--block", "8", "--steps", "4", "--plain", "--json"]
     record = run("generate", "w1", "--key", tmp_path / "k", *short, *options).json
-    mark = Watermark(small_key, tokenizer=model.tokenizer)
+    mark = Watermark(small_key, "joint", tokenizer=model.tokenizer)
     sampler = Llada(4, 8, cache=cache)
     [text] = generate(model, ["w1"], mark, sampler, tokens=8, chat=False)
     assert (record["settings"]["cache"], record["ids"]) == (cache, text.ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy", "delta"),
+    [
+        ([], "joint", 4.5),
+        (["--delta", "3"], "joint", 3.0),
+        (["--temperature", "0"], "expected-bidirectional", 2.0),
+        (["--sampler", "dream"], "expected-bidirectional", 2.0),
+        (["--order", "random"], "expected-bidirectional", 2.0),
+        (["--strategy", "kgw"], "kgw", 2.0),
+    ],
+)
+def test_the_strategy_suits_the_sampler_unless_one_is_named(
+    run, model, small_key, tmp_path, options, strategy, delta
+):
+    small_key.save(tmp_path / "k")
+    short = ["--tokens", "8", "--steps", "4", "--plain", "--json"]
+    record = run("generate", "w1", "--key", tmp_path / "k", *short, *options).json
+    assert (record["settings"]["strategy"], record["settings"]["delta"]) == (strategy, delta)
+
+
+def test_a_strategy_that_the_sampler_cannot_have_is_a_clear_error(run, small_key, tmp_path):
+    small_key.save(tmp_path / "k")
+    joint = ["--key", tmp_path / "k", "--strategy", "joint", "--temperature", "0"]
+    result = run("generate", "w1", *joint)
+    assert result.status == 2
+    assert "joint is for LLaDA's sampler in its low_confidence order" in result.err
 
 
 def test_a_first_batch_is_what_the_library_writes(text_run, model):
@@ -309,7 +339,7 @@ def test_a_file_is_not_continued_with_other_settings(text_run, small_key, tmp_pa
     if "mark" in change:
         given = change["mark"]
         given = (given, 2.0) if isinstance(given, str) else ("predictive-bidirectional", given)
-        change = {"mark": MarkSettings.of(small_key, *given)}
+        change = {"mark": MarkSettings.of(small_key, *given, SAMPLER)}
     with pytest.raises(InputError, match=f"texts.jsonl:1 was written with {reason}: give another"):
         replace(text_run, **change).append(PROMPTS, path)
     assert path.read_bytes() == before

@@ -163,7 +163,7 @@ def test_each_order_and_key_has_texts_of_its_own(model, tmp_path):
 def test_a_setting_chooses_the_order_and_else_the_model_does(model):
     def sampler(order, family=model.family):
         chosen = replace(MARKED, order=order, per_step=2)
-        return sampler_of(replace(model, family=family), PROTOCOL, chosen)
+        return sampler_of(family, PROTOCOL, chosen)
 
     assert sampler("random") == Llada(8, 8, 1.0, order="random")
     assert sampler("entropy") == Dream(8, "entropy", 1.0)
@@ -233,12 +233,12 @@ def test_short_and_looping_texts_are_left_out(model, tmp_path):
 
 def test_each_model_has_the_papers_sampler(model):
     protocol = Protocol()
-    assert sampler_of(model, protocol, Setting("kgw")) == Llada(256, 32, 0.0)
-    assert sampler_of(model, protocol, Setting("kgw", per_step=4)) == Llada(64, 32, 0.0)
-    dream = type(model)(**{**vars(model), "family": DREAM})
-    assert sampler_of(dream, protocol, Setting("kgw")) == Dream(256, "entropy", 0.0)
+    assert sampler_of(model.family, protocol, Setting("kgw")) == Llada(256, 32, 0.0)
+    assert sampler_of(model.family, protocol, Setting("kgw", per_step=4)) == Llada(64, 32, 0.0)
+    assert sampler_of(DREAM, protocol, Setting("kgw")) == Dream(256, "entropy", 0.0)
     endless = Protocol(suppress_end=True)
-    assert all(sampler_of(m, endless, Setting("kgw")).suppress_end for m in (model, dream))
+    families = (model.family, DREAM)
+    assert all(sampler_of(one, endless, Setting("kgw")).suppress_end for one in families)
 
 
 @pytest.mark.parametrize(

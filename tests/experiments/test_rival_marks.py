@@ -9,13 +9,11 @@ from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloag
 from tiny import MASK, steps_of
 
 from dllmark.errors import InputError
-from dllmark.experiments.rivals import joint
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
-from dllmark.sampling.confidence import draw, draw_noise, warp_logits
 from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
 
@@ -85,54 +83,6 @@ def test_what_is_certain_stays_so_whatever_its_colour(endless, name):
         key = WatermarkKey(Secret(bytes([number] * 16)), 0.5, endless.tokenizer.id)
         biased = SCHEMES[name].mark(key, endless.tokenizer, 0.0, 0.8).bias(state)
         assert torch.isfinite(biased).all() and biased[0, 0].argmax() == 9
-
-
-@pytest.mark.parametrize("cache", ["none", "block"])
-def test_a_joint_mark_of_no_strength_changes_nothing(endless, small_key, cache):
-    sampler = Llada(TOKENS, BLOCK, 0.8, cache=cache)
-    mark = SCHEMES["joint"].mark(small_key, endless.tokenizer, 0.0, 0.8)
-    marked, plain = (
-        generate(endless, [PROMPT, "w9"], mark, sampler, tokens=TOKENS, chat=False)
-        for mark in (mark, None)
-    )
-    assert [text.ids for text in marked] == [text.ids for text in plain]
-
-
-def test_a_joint_mark_says_which_order_it_is_for(endless, small_key):
-    mark = SCHEMES["joint"].mark(small_key, endless.tokenizer, 3.0, 0.8)
-    with pytest.raises(InputError, match="low_confidence order alone"):
-        generate(endless, [PROMPT], mark, Dream(8, "entropy"), tokens=8, chat=False)
-
-
-def test_the_chances_are_those_of_the_sampler():
-    sampler = Llada(8, temperature=0.8)
-    logits = 1.5 * torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(0))
-    masked = torch.tensor([[True, True, False, True]])
-    tokens = logits.topk(6).indices
-    chances = joint.log_chances(sampler, logits, tokens, masked).exp()
-    expected = torch.zeros(4, 6).scatter(1, tokens[0], chances[0])
-    many = logits.expand(200_000, -1, -1)
-    drawn = draw(
-        warp_logits(sampler, many),
-        draw_noise(sampler, many, torch.Generator().manual_seed(1)),
-    )
-    sure = many.log_softmax(-1).gather(2, drawn[..., None])[..., 0]
-    first = sure.masked_fill(~masked, -torch.inf).argmax(1)
-    number = first * 6 + drawn.gather(1, first[:, None])[:, 0]
-    found = torch.bincount(number, minlength=24).view(4, 6) / len(many)
-    assert torch.allclose(found, expected, atol=0.003)
-
-
-def test_reweighed_draws_have_the_new_chances_and_stay_where_they_can():
-    random = torch.Generator().manual_seed(0)
-    chances, gain = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.0, 1.0, -1.0])
-    count = 200_000
-    own = torch.multinomial(chances.exp(), count, replacement=True, generator=random)
-    drawn = joint.reweighed(chances.expand(count, -1), gain.expand(count, -1), own, random)
-    after = (chances + gain).softmax(0)
-    assert torch.allclose(torch.bincount(drawn) / count, after, atol=0.005)
-    moved = (drawn != own).float().mean().item()
-    assert abs(moved - (after - chances.exp()).clamp(min=0).sum().item()) < 0.005
 
 
 def test_every_other_scheme_has_a_naive_transcription():

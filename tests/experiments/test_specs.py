@@ -14,7 +14,7 @@ from dllmark.experiments.batches import LocalWriter
 from dllmark.experiments.lab import CountedPrompts, Lab
 from dllmark.experiments.p_values import p_by_length
 from dllmark.experiments.settings import Dataset, Protocol, Setting
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 
 PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
 
@@ -40,7 +40,7 @@ def table(lab):
 
 def test_table_1_has_every_strategy_under_both_scorings_beside_the_paper(table):
     rows = [(row["prompts"], row["scoring"], row["strategy"]) for row in table.rows]
-    strategies = tuple(STRATEGIES)
+    strategies = tuple(BIASES)
     assert rows == [
         (d, s, m) for d in ("C4", "ELI5") for s in ("unique", "all") for m in strategies
     ]
@@ -57,7 +57,7 @@ def test_another_strength_is_written_and_has_nothing_of_the_papers_beside(endles
     assert not any("LLaDA" in name for row in report.rows for name in row)
     assert not any("the paper" in name for row in specs.table2(lab, {}).rows for name in row)
     written = {path.stem for path in (tmp_path / "texts" / "C4").iterdir()}
-    assert written == {"unmarked-t0-p1"} | {f"{name}-g0.5-d9-t0-p1" for name in STRATEGIES}
+    assert written == {"unmarked-t0-p1"} | {f"{name}-g0.5-d9-t0-p1" for name in BIASES}
 
 
 @pytest.mark.parametrize("scoring", ["unique", "all"])
@@ -171,8 +171,8 @@ def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
     lab = lab_with(endless, [dataset], tmp_path)
     lab.protocol = replace(PROTOCOL, tokens=16, scored=10)
     report = specs.frontier(lab)
-    assert len(report.rows) == 2 * 2 * len(STRATEGIES) * 2
-    assert len(report.curves) == 2 * 2 * len(STRATEGIES) * 2
+    assert len(report.rows) == 2 * 2 * len(BIASES) * 2
+    assert len(report.curves) == 2 * 2 * len(BIASES) * 2
     assert {curve.y for curve in report.curves} == {"TPR at 1 % FPR", "mean z"}
     assert {row["tokens a step"] for row in report.rows} == {1, 4}
 
@@ -181,7 +181,7 @@ def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
     monkeypatch.setattr(specs, "LENGTHS", (10, 25, 400))
     report = specs.lengths(lab)
     rows = [(row["prompts"], row["strategy"], row["tokens"]) for row in report.rows]
-    assert rows == [(d, s, n) for d in ("C4", "ELI5") for s in STRATEGIES for n in (10, 25)]
+    assert rows == [(d, s, n) for d in ("C4", "ELI5") for s in BIASES for n in (10, 25)]
     row = report.rows[rows.index(("ELI5", "kgw", 25))]
     detector, dataset = Detector(lab.key(0.5), lab.tokenizer), lab.datasets[1]
 

@@ -88,7 +88,7 @@ def test_a_block_is_biased_as_the_end_of_the_whole_text(model, options, length):
         model, options, input_ids=prompt, gen_length=20, editing_threshold=0.3
     )
     watermark = Watermark(
-        options["key"], "predictive-bidirectional", 4.0, tokenizer=options["tokenizer"]
+        options["key"], "expected-bidirectional", 4.0, tokenizer=options["tokenizer"]
     )
     positions = 0
     for (x, before), after in steps:

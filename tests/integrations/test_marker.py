@@ -12,7 +12,7 @@ import torch
 from dllmark.errors import DllmarkError, MismatchError, MissingPackageError
 from dllmark.integrations import marker as marker_module
 from dllmark.integrations.marker import Marker, needs
-from dllmark.marking.strategies import ENGINE_DEFAULT, STRATEGIES
+from dllmark.marking.strategies import BIASES, DEFAULT, STRATEGIES
 from dllmark.marking.watermark import Watermark
 
 PAD, MASK = 0, 2
@@ -35,7 +35,7 @@ def marker(small_key, small_tokenizer):
     marker.idle = False
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 @pytest.mark.parametrize("at_once", [1, 3 * 37 * 2, 1 << 24])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_mask_gets_the_watermarks_bias_whatever_the_size_of_the_slices(
@@ -53,7 +53,7 @@ def test_every_mask_gets_the_watermarks_bias_whatever_the_size_of_the_slices(
     assert marker.biased == int(masked.sum())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 def test_shifted_logits_get_the_same_bias_one_row_earlier(small_key, small_tokenizer, strategy):
     tokens, masked, logits = state(0)
     shifted = torch.cat([logits[:, 1:], logits[:, :1]], 1)
@@ -92,8 +92,13 @@ def test_tokens_that_are_no_batch_of_sequences_are_refused(marker):
 
 
 def test_what_is_not_said_is_the_default_for_engines(marker):
-    assert marker.watermark.strategy is ENGINE_DEFAULT
-    assert marker.watermark.delta == ENGINE_DEFAULT.default_delta
+    assert marker.watermark.strategy is DEFAULT
+    assert marker.watermark.delta == DEFAULT.default_delta
+
+
+def test_what_chooses_positions_is_refused(small_key, small_tokenizer):
+    with pytest.raises(InputError, match="joint chooses positions, which an engine does itself"):
+        Marker(small_key, "joint", tokenizer=small_tokenizer)
 
 
 def test_another_strategy_brings_its_own_strength(small_key, small_tokenizer):

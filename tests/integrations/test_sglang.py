@@ -79,7 +79,7 @@ def test_a_block_is_biased_as_the_end_of_the_whole_text(
     """Left neighbours across blocks included, the prompt not; edits are biased as well."""
     base = algorithms[name].__mro__[2]
     marking = algorithms[name](config({"dllmark": settings}, fdfo=fdfo))
-    watermark = Watermark(small_key, "predictive-bidirectional", 4.0, tokenizer=small_tokenizer)
+    watermark = Watermark(small_key, "expected-bidirectional", 4.0, tokenizer=small_tokenizer)
     server, given, compared = Server(marking, model), [], 0
     forward, step = server.forward, base.step
 

@@ -30,7 +30,7 @@ def options(small_key, small_tokenizer):
 @pytest.fixture
 def bias(small_key, small_tokenizer):
     """The watermark's own bias of some positions of a text, given the logits of only those."""
-    watermark = Watermark(small_key, "predictive-bidirectional", 4.0, tokenizer=small_tokenizer)
+    watermark = Watermark(small_key, "expected-bidirectional", 4.0, tokenizer=small_tokenizer)
 
     def bias(text, logits, positions):
         at = torch.tensor([positions])

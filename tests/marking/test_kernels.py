@@ -18,7 +18,7 @@ from siphash24 import siphash24
 
 import dllmark.marking.watermark
 from dllmark.marking.state import State
-from dllmark.marking.strategies import DEFAULT, STRATEGIES
+from dllmark.marking.strategies import BIASES, DEFAULT
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 
 if importlib.util.find_spec("triton") is None:
@@ -83,7 +83,7 @@ def by_kernels(watermark, state, reachable=None):
 
 @pytest.mark.parametrize(
     ("strategy", "dtype"),
-    [*((name, torch.float32) for name in STRATEGIES), *((DEFAULT.name, one) for one in DTYPES[1:])],
+    [*((name, torch.float32) for name in BIASES), *((DEFAULT.name, one) for one in DTYPES[1:])],
     ids=str,
 )
 def test_every_strategy_and_dtype_at_the_borders(small_blocks, strategy, dtype):
@@ -91,7 +91,7 @@ def test_every_strategy_and_dtype_at_the_borders(small_blocks, strategy, dtype):
     assert same_bits(by_kernels(watermark, state), watermark.bias(*state))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 def test_only_reachable_tokens_are_biased(small_blocks, strategy):
     watermark, state = make_watermark(strategy), some_positions(torch.float32)
     rng, gains = torch.Generator().manual_seed(0), []
@@ -127,7 +127,7 @@ def test_a_vocabulary_of_several_parts_of_the_size_that_is_used(strategy):
 @given(
     seed=st.integers(0, 2**32),
     shape=st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(1, 2)),
-    strategy=st.sampled_from(list(STRATEGIES)),
+    strategy=st.sampled_from(list(BIASES)),
     dtype=st.sampled_from(DTYPES),
     gamma=st.floats(0.01, 0.99),
     delta=st.floats(0, 50),
@@ -234,7 +234,7 @@ def test_they_compile_for_a_gpu_once_and_without_the_key(tmp_path):
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 def test_a_graph_holds_the_whole_call(monkeypatch, strategy, fused):
     if not fused:
         monkeypatch.setattr(dllmark.marking.watermark, "_takes", lambda *_: False)

@@ -8,7 +8,7 @@ import torch
 
 from dllmark.errors import DllmarkError, InputError, TokenizerError
 from dllmark.marking.state import State
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import BitMatrix, HashedGreenList
 
@@ -30,7 +30,7 @@ def path(request, monkeypatch):
     return request.param
 
 
-@pytest.fixture(params=STRATEGIES)
+@pytest.fixture(params=BIASES)
 def watermark(request, path, small_key, small_tokenizer, tmp_path):
     """A watermark of each strategy, by each path."""
     source = small_key

@@ -9,7 +9,7 @@ import dllmark.marking.bias
 import dllmark.marking.prediction
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, MismatchError
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import BitMatrix, HashedGreenList
 from dllmark.relation.key import Secret, WatermarkKey
@@ -79,7 +79,7 @@ def random_state(seed, dtype=torch.float32, batch=3, length=14):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_bias_is_the_papers(small_key, small_tokenizer, strategy, dtype, seed):
     tokens, revealed, logits = random_state(seed, dtype)
@@ -95,7 +95,7 @@ def test_the_bias_is_the_papers(small_key, small_tokenizer, strategy, dtype, see
             )
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 def test_only_the_logits_that_are_needed_give_the_same_bias(small_key, small_tokenizer, strategy):
     tokens, revealed, logits = random_state(7)
     watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
@@ -108,7 +108,7 @@ def test_only_the_logits_that_are_needed_give_the_same_bias(small_key, small_tok
     torch.testing.assert_close(few[2, 0], full[2, 0])
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 def test_reachable_tokens_get_the_same_bias_as_among_all_tokens(
     monkeypatch, tmp_path, small_key, small_tokenizer, strategy
 ):
@@ -149,7 +149,7 @@ def test_a_matrix_biases_like_the_hash(tmp_path, small_key, small_tokenizer):
     tokens, revealed, logits = random_state(3)
     matrix = BitMatrix.build(HashedGreenList(small_key, VOCABULARY), tmp_path / "m", progress=False)
     positions = torch.arange(14).expand(3, 14)
-    for strategy in STRATEGIES:
+    for strategy in BIASES:
         hashed = Watermark(small_key, strategy, tokenizer=small_tokenizer)
         looked_up = Watermark(matrix, strategy, tokenizer=small_tokenizer)
         torch.testing.assert_close(
@@ -164,7 +164,7 @@ def test_a_gpu_without_triton_hashes_there_and_gives_the_same_bits(
     """Which this machine may not have: the lines it would run, run here."""
     tokens, revealed, logits = random_state(5)
     positions = torch.tensor([[6, 9], [13, 8], [4, -1]])
-    for strategy in STRATEGIES:
+    for strategy in BIASES:
         watermark = Watermark(small_key, strategy, DELTA, tokenizer=small_tokenizer)
         expected = watermark.bias(tokens, revealed, logits, positions)
         with monkeypatch.context() as patch:
@@ -229,7 +229,7 @@ def test_the_key_does_not_change_how_likely_a_special_token_is_on_average(
     torch.testing.assert_close(biased[special], logits[0, 3, special] + 2 * small_key.gamma * DELTA)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 @pytest.mark.parametrize("order", ["left to right", "right to left", "random", "pairs"])
 def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
     small_key, small_tokenizer, strategy, order
@@ -257,7 +257,7 @@ def test_marked_tokens_are_detected_in_any_order_that_shows_a_neighbour(
     assert (detection.verdict.value == "watermarked") is not blind
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 def test_neighbours_are_never_decided_at_once_where_a_strategy_has_two_passes(
     small_key, small_tokenizer, strategy
 ):

@@ -11,7 +11,7 @@ from torch import nn
 
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError
-from dllmark.marking.strategies import DEFAULT, ENGINE_DEFAULT, STRATEGIES
+from dllmark.marking.strategies import BIASES, DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.sampling.settings import Dream, Llada, Llada2, Parallel
 from dllmark.sampling.texts import generate
@@ -136,7 +136,7 @@ def test_texts_do_not_depend_on_those_written_beside_them(model):
     assert together == alone
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 def test_a_watermark_of_no_strength_changes_nothing(model, small_key, strategy):
     none = Watermark(small_key, strategy, 0.0, tokenizer=model.tokenizer)
     warm = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "suppress_end": True}
@@ -146,7 +146,9 @@ def test_a_watermark_of_no_strength_changes_nothing(model, small_key, strategy):
 
 
 @pytest.mark.parametrize("edit", [None, 0.05], ids=["filled", "edited"])
-@pytest.mark.parametrize("strategy", [ENGINE_DEFAULT.name, DEFAULT.name, "guided-bidirectional"])
+@pytest.mark.parametrize(
+    "strategy", ["predictive-bidirectional", DEFAULT.name, "guided-bidirectional"]
+)
 def test_the_text_is_marked_also_where_it_was_edited(model, small_key, strategy, edit):
     watermark = Watermark(small_key, strategy, 8.0, tokenizer=model.tokenizer)
     one = sampler(edit_threshold=edit, edit_steps=2, temperature=3.0, suppress_end=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from dllmark.marking.watermark import Watermark
-from dllmark.sampling.loop import Denoiser
+from dllmark.sampling.denoiser import Denoiser
 from dllmark.sampling.settings import Dream, Llada, Parallel
 from dllmark.sampling.texts import generate, generate_both
 

@@ -5,9 +5,9 @@ import torch
 from tiny import PROMPTS, tiny_model
 
 from dllmark.detection.detector import Detector
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 from dllmark.marking.watermark import Watermark
-from dllmark.sampling import loop
+from dllmark.sampling import denoiser
 from dllmark.sampling.recorder import Recorder
 from dllmark.sampling.settings import Dream, Llada, Parallel
 from dllmark.sampling.texts import generate
@@ -50,7 +50,7 @@ def test_recorded_noise_is_new_in_every_run():
 
 
 @GPU
-@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+@pytest.mark.parametrize("strategy", [None, *BIASES])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_text_is_written_as_without_recording(
     small_tokenizer, small_key, monkeypatch, name, strategy
@@ -69,7 +69,7 @@ def test_a_text_is_written_as_without_recording(
 
 
 @GPU
-@pytest.mark.parametrize("strategy", [None, *STRATEGIES])
+@pytest.mark.parametrize("strategy", [None, *BIASES])
 @pytest.mark.parametrize("name", ["llada", "uneven", "entropy", "parallel"])
 def test_a_gpu_writes_what_a_cpu_writes(small_tokenizer, small_key, name, strategy):
     watermark = strategy and Watermark(small_key, strategy, tokenizer=small_tokenizer)
@@ -96,7 +96,7 @@ def test_leaving_out_what_cannot_be_drawn_changes_no_text(
     for _ in range(2):
         written = generate(model, PROMPTS, watermark, sampler, tokens=32, chat=False, seed=4)
         texts.append([text.ids for text in written])
-        monkeypatch.setattr(loop, "reachable_tokens", lambda *_: None)
+        monkeypatch.setattr(denoiser, "reachable_tokens", lambda *_: None)
     assert texts[0] == texts[1]
 
 
@@ -108,3 +108,17 @@ def test_a_text_written_on_a_gpu_carries_the_mark(small_tokenizer, small_key):
     sampler = Llada(steps=128, temperature=1.0)
     [text] = generate(model, ["w1"], watermark, sampler, tokens=128, chat=False)
     assert Detector(small_key, small_tokenizer).detect(text.ids).p_value < 1e-4
+
+
+@GPU
+def test_joint_is_written_as_without_recording(small_tokenizer, small_key, monkeypatch):
+    model = tiny_model(small_tokenizer)
+    model.transformer.cuda()
+    watermark = Watermark(small_key, "joint", tokenizer=small_tokenizer)
+    texts = []
+    for _ in range(2):
+        sampler = Llada(steps=16, block_length=16)
+        written = generate(model, PROMPTS, watermark, sampler, tokens=32, chat=False, seed=4)
+        texts.append([text.ids for text in written])
+        monkeypatch.setattr(Recorder, "run", lambda self, key, work: work())
+    assert texts[0] == texts[1]

@@ -14,10 +14,10 @@ from tiny import END, MASK, PAD, PROMPTS, order_of, scripted_model, steps_of, ti
 
 from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError, InputError, MismatchError
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES, STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.models.families import EMBEDDED
-from dllmark.sampling import loop
+from dllmark.sampling import denoiser
 from dllmark.sampling.confidence import reachable_tokens
 from dllmark.sampling.schedule import blocks, steps_in_blocks
 from dllmark.sampling.settings import (
@@ -103,7 +103,7 @@ def test_a_watermark_is_called_for_the_chosen_positions_only(small_key, small_to
     ]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BIASES)
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -122,7 +122,7 @@ def test_leaving_out_what_cannot_be_drawn_changes_no_text(
     def all_of_them(*arguments):
         left_out.append(int((~reachable_tokens(*arguments)).sum()))
 
-    monkeypatch.setattr(loop, "reachable_tokens", all_of_them)
+    monkeypatch.setattr(denoiser, "reachable_tokens", all_of_them)
     assert generate(model, PROMPTS, watermark, sampler, tokens=32) == restricted
     assert sum(left_out) > 0
 

@@ -357,5 +357,5 @@ def test_a_failure_is_told_and_logged_without_any_text(serve, key, broken, logge
     name, data = server.events(**REQUEST)[-1]
     assert (name, data["error"]["code"]) == ("error", "internal_error")
     assert "failed with RuntimeError" in logged.text
-    assert "sampling/loop.py" in logged.text
+    assert "sampling/denoiser.py" in logged.text
     assert "sky" not in logged.text

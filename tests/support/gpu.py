@@ -40,7 +40,7 @@ from kernel_cases import (
 )
 
 import dllmark.marking.watermark
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 from dllmark.models.transformer import Norm, rotate, swiglu, turn, unfused
 from dllmark.relation.prf import siphash
 
@@ -49,7 +49,7 @@ TOKENS = 126_349
 
 
 def check_every_state():
-    for strategy in STRATEGIES:
+    for strategy in BIASES:
         for top_k in (3, 64):
             watermark = make_watermark(strategy, top_k=top_k)
             for make_state in STATES:
@@ -61,7 +61,7 @@ def check_every_state():
 
 
 def check_the_vocabulary_of_a_model():
-    for strategy in STRATEGIES:
+    for strategy in BIASES:
         watermark = make_watermark(strategy, TOKENS, top_k=8)
         for dtype in DTYPES:
             state = borders(dtype, SIZE)
@@ -73,7 +73,7 @@ def on_its_device(tokens, gain):
 
 
 def check_reachable_tokens():
-    for strategy in STRATEGIES:
+    for strategy in BIASES:
         watermark = make_watermark(strategy, TOKENS, top_k=8)
         for dtype in DTYPES:
             state = borders(dtype, SIZE)
@@ -91,13 +91,13 @@ def check_the_hash():
 
 
 def check_graphs():
-    for strategy in STRATEGIES:
+    for strategy in BIASES:
         graph_follows_its_inputs(make_watermark(strategy))
 
 
 def check_that_nothing_waits():
     state = to("cuda", some_positions(torch.bfloat16))
-    for strategy in STRATEGIES:
+    for strategy in BIASES:
         watermark = make_watermark(strategy)
         watermark.bias(*state)
         torch.cuda.set_sync_debug_mode("error")
@@ -265,10 +265,10 @@ def in_a_graph(work):
 
 def time_it():
     print("\nmicroseconds a call in a CUDA graph, vocabulary 126,464, bfloat16")
-    print(f"{'texts x positions, revealed':32}" + "".join(f"{name:>26}" for name in STRATEGIES))
+    print(f"{'texts x positions, revealed':32}" + "".join(f"{name:>26}" for name in BIASES))
     for batch, each in ((1, 1), (8, 1), (32, 1), (32, 8)):
         for share in (0.0, 1.0):
-            watermarks = [make_watermark(name, TOKENS, top_k=8) for name in STRATEGIES]
+            watermarks = [make_watermark(name, TOKENS, top_k=8) for name in BIASES]
             row = [microseconds(watermark, batch, each, share) for watermark in watermarks]
             name = f"{batch} x {each}, {'all' if share else 'none'}"
             print(f"{name:32}" + "".join(f"{value:26.1f}" for value in row), flush=True)

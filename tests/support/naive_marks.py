@@ -1,4 +1,4 @@
-"""Each other scheme as a slow loop over its paper's formulas: one text, one list at a time."""
+"""Other schemes, and `joint`, as slow loops over their formulas: one text, one list at a time."""
 
 import math
 import operator
@@ -289,36 +289,101 @@ class NaiveLookAhead(NaiveDgMark):
     tried = 3
 
 
+class NaiveEngine(Naive):
+    """An engine draws from biased logits, and measures its confidence on them."""
+
+    most = 1
+
+    def logits(self, x):
+        rows = super().logits(x)
+        biased = [*rows]
+        for at in (at for at, token in enumerate(x) if token == MASK):
+            bias = NaiveEngine.bias(self, x, rows, at)
+            biased[at] = [logit + more for logit, more in zip(rows[at], bias, strict=True)]
+        return biased
+
+    def marked(self, x, rows, at):
+        return self.pick(rows[at], at)
+
+    def beside(self, x, rows, place):
+        """The likeliest tokens at a place with their weights; what is revealed counts whole."""
+        if not 0 <= place < len(x):
+            return {}
+        if x[place] != MASK:
+            return {x[place]: 1.0}
+        p = torch.tensor(rows[place]).softmax(0).tolist()
+        likeliest = sorted(range(len(p)), key=lambda token: -p[token])[: self.most]
+        return {token: p[token] if self.most > 1 else 1.0 for token in likeliest}
+
+    def bias(self, x, rows, at):
+        left, right = (
+            {u: weight for u, weight in self.beside(x, rows, place).items() if u in self.words}
+            for place in (at - 1, at + 1)
+        )
+
+        def gain(v):
+            before = sum(p * own_coin(self.key, u, v) for u, p in left.items())
+            return self.delta * (
+                before + sum(p * own_coin(self.key, v, w) for w, p in right.items())
+            )
+
+        return self.over_words(gain, self.delta * (sum(left.values()) + sum(right.values())))
+
+
+class NaiveEngineExpected(NaiveEngine):
+    most = 8
+
+
 class NaiveGumbel(Naive):
     def uniform(self, at, token, drawn):
         return ((hashed(self.key, "gumbel", at, token) >> 11) + 0.5) / 2**53
 
 
-class NaiveJoint(NaiveGuidedFresh):
+class NaiveJoint(NaiveExpected):
     """Enumerates every pair of place and token that the sampler could write next."""
+
+    def write(self, per_step, seed):
+        own_seed = batch_generator(seed).initial_seed() ^ 0x5EED
+        self.redraws = torch.Generator().manual_seed(own_seed)
+        return super().write(per_step, seed)
+
+    def bias(self, x, logits, at):
+        """What each token gains in expectation; one that repeats a pair, the mean of all keys."""
+        left, right = sides = self.neighbours(x, logits, at, 1.0, most=8)
+        there = {pair for pair in pairwise(x) if MASK not in pair}
+        after = x[at + 1] if at + 1 < len(x) else None
+        most = self.delta * sum(map(sum, map(dict.values, sides)))
+
+        def gain(v):
+            if (x[at - 1], v) in there or (v, after) in there:
+                return self.key.gamma * most
+            before = sum(p * own_coin(self.key, u, v) for u, p in left.items())
+            return self.delta * (
+                before + sum(p * own_coin(self.key, v, w) for w, p in right.items())
+            )
+
+        return self.over_words(gain, most)
 
     def step(self, x, block, per_step, random):
         rows = self.logits(x)
         self.draw_noise(random)
         own = {at: self.pick(rows[at], at) for at in block}
+        gains = {at: [gain - self.mean(x, at) for gain in self.bias(x, rows, at)]
+                 for at in block if x[at] == MASK}  # fmt: skip
         limit = math.inf
         for _ in range(per_step):
             places = [at for at in block if x[at] == MASK]
             first = max(places, key=lambda at: self.sure(rows, at, own[at]))
-            at, token = self.choice(x, rows, block, (first, own[first]), limit, random)
+            at, token = self.choice(rows, block, places, gains, (first, own[first]), limit)
             limit = self.sure(rows, first, own[first])
             x[at] = token
 
-    def choice(self, x, rows, block, own, limit, random):
-        gains = {at: [gain - self.mean(x, at) for gain in self.bias(x, rows, at)]
-                 for at in block if x[at] == MASK}  # fmt: skip
-        if not self.temperature:
-            pairs = [(at, token) for at in gains for token in self.likely(rows[at])]
-            return max(pairs, key=lambda p: self.sure(rows, *p) + gains[p[0]][p[1]])
-        u = torch.rand((1, 1 + BLOCK * 32), generator=random, dtype=torch.float64)[0].tolist()
+    def choice(self, rows, block, places, gains, own, limit):
+        shape = (1, 1 + BLOCK * 32)
+        u = torch.rand(shape, generator=self.redraws, dtype=torch.float64)[0].tolist()
         if own[1] not in self.likely(rows[own[0]]):
             return own
-        before = self.chances(rows, list(gains), limit)
+        before = self.chances(rows, places, limit)
         after = {pair: p * math.exp(gains[pair[0]][pair[1]]) for pair, p in before.items()}
         before, after = ({pair: p / sum(one.values()) for pair, p in one.items()}
                          for one in (before, after))  # fmt: skip
@@ -356,6 +421,8 @@ class NaiveJoint(NaiveGuidedFresh):
 
 
 NAIVE = {
+    "engine-predictive": NaiveEngine,
+    "engine-expected": NaiveEngineExpected,
     "unigram": NaiveUnigram,
     "kgw-left-to-right": NaiveLeftToRight,
     "gloaguen": NaiveGloaguen,
@@ -368,5 +435,4 @@ NAIVE = {
     "guided-fresh": NaiveGuidedFresh,
     "unbiased-fresh": NaiveUnbiasedFresh,
     "gumbel": NaiveGumbel,
-    "joint": NaiveJoint,
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dllmark import terminal
 from dllmark.commands.watch import watched
-from dllmark.sampling.settings import TOKENS, default_llada
+from dllmark.sampling.settings import TOKENS, default_llada, default_strategy
 
 PROMPT = "Write a short story about a lighthouse keeper."
 
@@ -41,8 +41,8 @@ def demo() -> None:
         model = load_model("embedded")
     key = WatermarkKey.generate(model.tokenizer.id)
     detector = Detector(key, model.tokenizer)
-    mark = Watermark(key, tokenizer=model.tokenizer)
     sampler = default_llada(model.name, TOKENS, temperature=0.7, suppress_end=True)
+    mark = Watermark(key, default_strategy(sampler).name, tokenizer=model.tokenizer)
     _say(f"A diffusion model fills masks in any order. It is asked twice: {PROMPT}\n")
     titles = ["With the watermark", "Without it"]
     with watched(model.tokenizer, titles, detector) as on_step:

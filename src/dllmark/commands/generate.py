@@ -23,6 +23,7 @@ from dllmark.commands.options import (
     PayloadListOption,
     PayloadOption,
     SeedOption,
+    StrategyOption,
     check_seed,
 )
 from dllmark.commands.payload_options import Carried, carried_payload
@@ -54,12 +55,14 @@ from dllmark.files import (
     whole_lines,
     writing,
 )
-from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, check_delta, find_strategy
+from dllmark.marking.strategies import Strategy, check_delta, find_strategy
 from dllmark.sampling.settings import (
     TEMPERATURE,
     TOKENS,
     Sampler,
     check_length,
+    check_strategy,
+    default_strategy,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +95,7 @@ def generate(
             help="`embedded`, a folder, or a model on the hub. Without it, the key's model."
         ),
     ] = None,
-    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT.name,
+    strategy: StrategyOption = None,
     delta: Annotated[
         float | None,
         typer.Option(
@@ -140,24 +143,22 @@ def generate(
     carried = carried_payload(payload, payload_bits, payloads, marked=not no_watermark)
     ring = chosen_ring(key, keyring, label)
     loaded = marking_key(key, ring, label, model)
+    source = model_source(model, loaded)
+    made = make_sampler(sampler, tokens, {
+        "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
+        "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
+        "threshold": threshold, "edit-threshold": edit_threshold,
+        "suppress-end": suppress_end,
+    }, source)  # fmt: skip
     if no_watermark:
         mark = None
     elif loaded:
-        mark = MarkSettings.of(loaded, strategy, delta, carried)
+        mark = MarkSettings.of(loaded, strategy, delta, made, carried)
     else:
         raise InputError("give a key to mark with (--key or --keyring), or --no-watermark")
     given = gather_prompts(prompts or [], prompt_file)
-    source = model_source(model, loaded)
     run = TextRun(
-        source,
-        mark,
-        make_sampler(sampler, tokens, {
-            "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
-            "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
-            "threshold": threshold, "edit-threshold": edit_threshold,
-            "suppress-end": suppress_end,
-        }, source),
-        tokens=tokens, chat=not plain, seed=seed,
+        source, mark, made, tokens=tokens, chat=not plain, seed=seed,
         watch=watch, seen_by=mark.key if mark else loaded,
         on_written=text_counter(None if no_watermark else ring, loaded),
     )  # fmt: skip
@@ -221,10 +222,16 @@ class MarkSettings:
 
     @classmethod
     def of(
-        cls, key: WatermarkKey, strategy: str, delta: float | None, carried: Carried | None = None
+        cls,
+        key: WatermarkKey,
+        strategy: str | None,
+        delta: float | None,
+        sampler: Sampler,
+        carried: Carried | None = None,
     ) -> MarkSettings:
-        """Return the settings of a strategy's name, with its own δ where none is given."""
-        known = find_strategy(strategy)
+        """Return the settings of a strategy's name, or of the sampler's own, and of its own δ."""
+        known = default_strategy(sampler) if strategy is None else find_strategy(strategy)
+        check_strategy(known, sampler)
         key = carried.key(key) if carried else key
         mark = cls(key, known, known.default_delta if delta is None else delta, carried)
         check_delta(mark.delta)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dllmark.errors import InputError
+from dllmark.marking.strategies import DEFAULT, STRATEGIES
 
 PAYLOAD_BITS = 16
 
@@ -100,6 +101,13 @@ GammaOption = Annotated[
 ]
 NoteOption = Annotated[str, typer.Option(help="A note to keep in the file.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same texts.")]
+StrategyOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"One of {', '.join(STRATEGIES)}. Without it, joint where the sampler has LLaDA's "
+        f"low_confidence order and a temperature above 0, else {DEFAULT.name}."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -10,11 +10,17 @@ import typer
 
 from dllmark.commands.generate import gather_prompts, model_source
 from dllmark.commands.key_options import one_key
-from dllmark.commands.options import JsonOption, OneKeyOption
+from dllmark.commands.options import JsonOption, OneKeyOption, StrategyOption
 from dllmark.commands.reproduce import OnBatch, command_line, stage_progress
 from dllmark.errors import InputError, MismatchError
-from dllmark.marking.strategies import DEFAULT, STRATEGIES, check_delta, find_strategy
-from dllmark.sampling.settings import TEMPERATURE, check_temperature, default_cache
+from dllmark.marking.strategies import check_delta, find_strategy
+from dllmark.sampling.settings import (
+    TEMPERATURE,
+    check_strategy,
+    check_temperature,
+    default_cache,
+    default_strategy,
+)
 from dllmark.terminal import err, print_json, print_text
 
 if TYPE_CHECKING:
@@ -75,7 +81,7 @@ def report(
     fpr: Annotated[
         float, typer.Option(help="The false-positive rate of the report's verdict.")
     ] = 0.01,
-    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT.name,
+    strategy: StrategyOption = None,
     delta: Annotated[
         float | None, typer.Option(help="The bias towards green pairs; else the strategy's own.")
     ] = None,
@@ -151,7 +157,7 @@ def report(
             assert prompts is not None
             texts, files = _written(
                 _Prompts(prompts, not plain, samples or (QUICK_PROMPTS if quick else None)),
-                _setting(strategy, delta, chosen.gamma, temperature),
+                _setting(source, strategy, delta, chosen.gamma, temperature),
                 tokens or (QUICK_TOKENS if quick else TOKENS),
                 suppress_end,
                 _Lab(source, chosen, detector.tokenizer, output, judged, batch, device, on_stage),
@@ -263,12 +269,19 @@ def _tokenizer(key: WatermarkKey, source: str | None) -> Tokenizer:
     return tokenizer
 
 
-def _setting(strategy: str, delta: float | None, gamma: float, temperature: float) -> Setting:
-    """Return how texts are marked, with the strategy's own δ where none is given."""
-    from dllmark.experiments.settings import Setting
+def _setting(
+    model: str, strategy: str | None, delta: float | None, gamma: float, temperature: float
+) -> Setting:
+    """Return how a model's texts are marked: where nothing else is said, as its sampler suits."""
+    from dllmark.experiments.batches import sampler_of
+    from dllmark.experiments.settings import Protocol, Setting
+    from dllmark.models.loading import read_family
 
-    known = find_strategy(strategy)
+    check_temperature(temperature)
+    unmarked = Setting(None, temperature=temperature, per_step=PER_STEP)
+    sampler = sampler_of(read_family(model), Protocol(cache=default_cache(model)), unmarked)
+    known = default_strategy(sampler) if strategy is None else find_strategy(strategy)
+    check_strategy(known, sampler)
     strength = known.default_delta if delta is None else delta
     check_delta(strength)
-    check_temperature(temperature)
     return Setting(known.name, gamma, strength, temperature, PER_STEP)

@@ -15,6 +15,7 @@ from dllmark.experiments.settings import Protocol, Setting
 from dllmark.relation.key import WatermarkKey
 
 if TYPE_CHECKING:
+    from dllmark.models.families import Family
     from dllmark.models.loading import Model
     from dllmark.sampling.settings import Sampler
 
@@ -87,7 +88,7 @@ def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
         model,
         batch.prompts,
         watermark,
-        sampler_of(model, batch.protocol, setting),
+        sampler_of(model.family, batch.protocol, setting),
         tokens=batch.protocol.tokens,
         chat=batch.chat,
         seed=batch.first + SEEDS_APART * setting.key,
@@ -96,17 +97,17 @@ def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
     return [text.to_dict() for text in texts]
 
 
-def sampler_of(model: Model, protocol: Protocol, setting: Setting) -> Sampler:
-    """Return the sampler of the setting's order, else the model's own.
+def sampler_of(family: Family, protocol: Protocol, setting: Setting) -> Sampler:
+    """Return the sampler of the setting's order, else the family's own.
 
     That is Dream's in the order its model card names for Dream, and LLaDA's else.
     """
     from dllmark.sampling.settings import Dream, DreamOrder, Llada, Llada2, LladaOrder
 
-    if model.config.block_causal:
+    if family.fixed.get("block_causal"):
         return Llada2(temperature=setting.temperature, suppress_end=protocol.suppress_end)
     steps, temperature = protocol.tokens // setting.per_step, setting.temperature
-    order = setting.order or ("entropy" if model.family.name == "Dream" else "low_confidence")
+    order = setting.order or ("entropy" if family.name == "Dream" else "low_confidence")
     if order in get_args(DreamOrder):
         named = cast(DreamOrder, order)
         return Dream(steps, named, temperature, suppress_end=protocol.suppress_end)

@@ -28,7 +28,7 @@ from dllmark.experiments.report import Curve, Report, Row, rate_cells
 from dllmark.experiments.runs import summary
 from dllmark.experiments.settings import RATES, SCORINGS, Dataset, Setting
 from dllmark.files import whole_lines
-from dllmark.marking.strategies import STRATEGIES
+from dllmark.marking.strategies import BIASES
 
 GAMMAS = (0.25, 0.5, 0.75)
 DELTAS = (1.0, 2.0, 5.0, 10.0)
@@ -52,7 +52,7 @@ class Paraphraser:
 
 def table1(lab: Lab) -> Report:
     """Detection of each strategy (the paper's Table 1)."""
-    settings = [Setting(name, delta=lab.protocol.delta) for name in STRATEGIES]
+    settings = [Setting(name, delta=lab.protocol.delta) for name in BIASES]
     report = start_report(lab, "Table 1: detection of the strategies", settings)
     their_model = paper.table_1_model(lab.model)
     for dataset in lab.datasets:
@@ -164,12 +164,12 @@ def examples(lab: Lab) -> Report:
 
 
 def frontier(lab: Lab) -> Report:
-    """Detection against perplexity for every strategy, over δ, temperature and tokens a step."""
+    """Detection against perplexity for strategies that bias tokens, by δ, temperature and pace."""
     groups = [(temperature, per_step) for temperature in (0.0, 0.8) for per_step in (1, 4)]
     settings = {
         (group, strategy): [Setting(strategy, 0.5, delta, *group) for delta in SWEEP]
         for group in groups
-        for strategy in STRATEGIES
+        for strategy in BIASES
     }
     report = start_report(
         lab, "The frontier", chain(*settings.values()), ("median PPL", ""), judged=True
@@ -200,7 +200,7 @@ def _frontier_row(lab: Lab, dataset: Dataset, setting: Setting) -> Row:
 
 
 def lengths(lab: Lab) -> Report:
-    """How often texts are detected by their length, for every strategy.
+    """How often texts are detected by their length, for every strategy that biases tokens.
 
     What decides is the exact p-value, as in `dllmark detect`: no threshold is taken from the
     unmarked texts, whose own rate is reported too. A text counts with its first tokens at every
@@ -208,7 +208,7 @@ def lengths(lab: Lab) -> Report:
     and what repeats is no evidence.
     """
     delta = lab.protocol.delta
-    settings = [Setting(strategy, delta=delta, temperature=0.8) for strategy in STRATEGIES]
+    settings = [Setting(strategy, delta=delta, temperature=0.8) for strategy in BIASES]
     title, axes = "Lengths: detection against length", ("tokens", "TPR")
     report = start_report(lab, title, settings, axes, any_length=True)
     for unused in ("scored", "most_repeats"):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marker import Marker, needs
-from dllmark.marking.strategies import ENGINE_DEFAULT
+from dllmark.marking.strategies import DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -33,7 +33,7 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
         self,
         model: nn.Module,
         key: Source,
-        strategy: str = ENGINE_DEFAULT.name,
+        strategy: str = DEFAULT.name,
         delta: float | None = None,
         *,
         tokenizer: AnyTokenizer | None = None,

@@ -14,9 +14,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dllmark.errors import DllmarkError, MissingPackageError
+from dllmark.errors import DllmarkError, InputError, MissingPackageError
 from dllmark.integrations.audit import RequestCount, audit_file
-from dllmark.marking.strategies import ENGINE_DEFAULT
+from dllmark.marking.strategies import DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
@@ -47,7 +47,7 @@ class Marker:
     def __init__(
         self,
         key: Source,
-        strategy: str = ENGINE_DEFAULT.name,
+        strategy: str = DEFAULT.name,
         delta: float | None = None,
         *,
         tokenizer: AnyTokenizer | None = None,
@@ -57,6 +57,11 @@ class Marker:
         self.biased = 0
         self.idle = False
         self.watermark = Watermark(key, strategy, delta, tokenizer=tokenizer)
+        if self.watermark.strategy.joint:
+            raise InputError(
+                f"{strategy} chooses positions, which an engine does itself: take another "
+                f"strategy, for instance {DEFAULT.name}"
+            )
         path = None if audit is None else audit_file(audit)
         self.request = RequestCount(self.watermark, path)
         self._checked = False

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marker import Marker, check_whole
-from dllmark.marking.strategies import ENGINE_DEFAULT
+from dllmark.marking.strategies import DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -21,7 +21,7 @@ from dllmark.relation.tokenizer import AnyTokenizer
 def watermarked(
     model: nn.Module,
     key: Source,
-    strategy: str = ENGINE_DEFAULT.name,
+    strategy: str = DEFAULT.name,
     delta: float | None = None,
     *,
     tokenizer: AnyTokenizer | None = None,

@@ -24,6 +24,8 @@ class Strategy:
     biases_order     a sampler that fills the most certain positions first measures that on the
                      biased tokens: green ones come first, likely red ones wait for a neighbour (to
                      steer the order is the idea of dgMARK, Hong and No, arXiv 2601.22985)
+    joint            position and token are weighed together, by the sampler's own distribution of
+                     that choice: for samplers that have one (`dllmark.sampling.joint`)
     """
 
     name: str
@@ -32,6 +34,7 @@ class Strategy:
     prediction: Literal["none", "argmax", "expectation"]
     even_odd_passes: bool = False
     biases_order: bool = False
+    joint: bool = False
 
 
 STRATEGIES = {
@@ -56,15 +59,18 @@ STRATEGIES = {
             even_odd_passes=True,
             biases_order=True,
         ),
+        Strategy("joint", 4.5, backward=True, prediction="expectation", joint=True),
     )
 }
 """Every strategy by its name: the paper's four, then ours."""
 
-DEFAULT = STRATEGIES["expected-bidirectional"]
-"""What our samplers mark with where nothing else is asked for; docs/defaults.md says why."""
+BIASES = tuple(name for name, strategy in STRATEGIES.items() if not strategy.joint)
+"""Those that are a bias on logits, for any sampler and engine: all but `joint`."""
 
-ENGINE_DEFAULT = STRATEGIES["predictive-bidirectional"]
-"""What adapters mark with: there the engine decides the order, and fills all positions at once."""
+DEFAULT = STRATEGIES["expected-bidirectional"]
+"""What marks where nothing else is asked for and the order may be any: in an engine, at temperature
+0, in Dream's order. Our own sampler for LLaDA has a better one (`sampling.settings`);
+docs/defaults.md says why."""
 
 MAX_DELTA = 1000.0
 """No logit withstands it, and twice as much is still a number in every format."""

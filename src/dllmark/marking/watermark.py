@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dllmark.errors import DllmarkError, MismatchError
+from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.gpu import has_triton
 from dllmark.marking.bias import biased_logits
+from dllmark.marking.gain import Block, candidate_gains
 from dllmark.marking.state import BiasSettings, Reachable, State
 from dllmark.marking.strategies import DEFAULT, check_delta, find_strategy
 from dllmark.relation.greenlist import GreenList, HashedGreenList
@@ -116,13 +117,16 @@ class Watermark:
         >>> watermark.bias(tokens, revealed, logits, torch.tensor([[1]])).shape
         torch.Size([1, 1, 16384])
         """
+        if self.strategy.joint:
+            raise InputError(f"{self.strategy.name} is no bias: `generate` applies it to a step")
         return self.biased(State(tokens, revealed, logits, positions, logit_positions, reachable))
 
     def biased(self, state: State) -> Tensor:
         """Return what `bias` does; what is compared with our strategies changes it here."""
         state.check_shapes()
         logits, settings = state.logits, self._settings(state.vocab_size)
-        green, scored = self._green_list(state.vocab_size), self._scored(state)
+        green = self._green_list(state.vocab_size)
+        scored = self._scored(state.vocab_size, logits.device)
         by_kernels = isinstance(self._source, WatermarkKey) and _takes(logits, settings.top_k)
         if not by_kernels or logits.device.type == "cpu":
             state.check_values()
@@ -131,6 +135,11 @@ class Watermark:
         from dllmark.marking import kernels
 
         return kernels.biased_logits(state, settings, scored, self._device_key(logits.device))
+
+    def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
+        """Return [B, W, C]: what the likely tokens of a block add to the count, times δ."""
+        green, scored = self._green_list(vocab_size), self._scored(vocab_size, block.p.device)
+        return candidate_gains(block, width, self._settings(vocab_size), scored, green)
 
     def _settings(self, vocab_size: int) -> BiasSettings:
         """Return what the bias of logits over a vocabulary depends on."""
@@ -161,15 +170,15 @@ class Watermark:
             )
         return source
 
-    def _scored(self, state: State) -> Tensor:
+    def _scored(self, vocab_size: int, device: torch.device) -> Tensor:
         """Return [V]: the tokens that are green or red; ids past the tokenizer's are neither.
 
         It is kept on the device: copying it there in each step would wait for the GPU.
         """
-        place = (state.logits.device, state.vocab_size)
+        place = (device, vocab_size)
         if place not in self._scored_on:
             with torch.inference_mode(False):
-                scored = torch.zeros(state.vocab_size, dtype=torch.bool)
+                scored = torch.zeros(vocab_size, dtype=torch.bool)
                 scored[: self.tokenizer.vocab_size] = torch.from_numpy(self.tokenizer.scored)
                 self._scored_on[place] = scored.to(place[0])
         return self._scored_on[place]

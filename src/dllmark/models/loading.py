@@ -111,6 +111,16 @@ def load_model(source: str, *, device: str = "auto", dtype: str = "auto") -> Mod
     )
 
 
+def read_family(source: str) -> Family:
+    """Return the family of a model that `load_model` takes, without its weights.
+
+    >>> read_family("embedded").name
+    'embedded'
+    """
+    folder = _folder(source)
+    return _family(folder, read_json(folder / "config.json"))
+
+
 def _device(name: str) -> torch.device:
     """Return the device of that name after trying it."""
     if name == "auto":

@@ -10,7 +10,8 @@ import torch
 
 from dllmark.errors import DllmarkError
 from dllmark.relation.tokenizer import Ids
-from dllmark.sampling.loop import Canvas, Denoiser
+from dllmark.sampling.canvas import Canvas
+from dllmark.sampling.denoiser import Denoiser
 from dllmark.sampling.schedule import blocks
 from dllmark.sampling.settings import BLOCK_LENGTH, TEMPERATURE, Llada, Llada2, Sampler
 from dllmark.sampling.texts import batch_generator

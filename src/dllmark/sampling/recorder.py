@@ -16,7 +16,7 @@ class Recorder:
 
     The work must read and write the same tensors each time and never wait for the GPU. Its first
     run is an ordinary one, which loads kernels; its second is recorded. On a CPU, or if not
-    `enabled`, every run is an ordinary one.
+    `enabled`, every run is an ordinary one. `generators` are all that the work draws from.
 
     >>> total = torch.zeros(())
     >>> recorder = Recorder(torch.Generator())
@@ -26,14 +26,14 @@ class Recorder:
     3.0
     """
 
-    def __init__(self, generator: torch.Generator, *, enabled: bool = True) -> None:
-        self._generator = generator
-        self._enabled = enabled and generator.device.type == "cuda"
+    def __init__(self, *generators: torch.Generator, enabled: bool = True) -> None:
+        self._generators, self._device = generators, generators[0].device
+        self._enabled = enabled and self._device.type == "cuda"
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._enabled else None
         self._stream: torch.cuda.Stream | None = None
         if self._enabled:  # torch would record on the current device, which need not be the model's
-            self._stream = torch.cuda.Stream(generator.device)  # type: ignore[no-untyped-call, unused-ignore]
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call, unused-ignore]
 
     def run(self, key: Hashable, work: Callable[[], object]) -> None:
         """Do the work that goes by this key."""
@@ -48,10 +48,11 @@ class Recorder:
     def _record(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """Record the work without doing it."""
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)
+        for generator in self._generators:
+            graph.register_generator_state(generator)
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             work()
         assert self._stream is not None
         # torch sets the noise back on the stream that records; a replay must come after that
-        torch.cuda.current_stream(self._generator.device).wait_stream(self._stream)
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
         return graph

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dllmark.errors import DllmarkError, InputError
+from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy
 
 LladaOrder = Literal["low_confidence", "random", "left_to_right"]
 DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
@@ -223,6 +224,41 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     if not settings.get("cfg_scale"):
         settings.setdefault("cache", default_cache(model))
     return Llada(**settings)
+
+
+def takes_joint(sampler: Sampler) -> bool:
+    """Return whether `joint` can mark: there is a distribution of position and token to weigh.
+
+    >>> takes_joint(Llada()), takes_joint(Llada(temperature=0)), takes_joint(Dream())
+    (True, False, False)
+    """
+    return (
+        isinstance(sampler, Llada)
+        and sampler.order == "low_confidence"
+        and sampler.temperature > 0
+        and not sampler.end_last
+    )
+
+
+def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
+    """Raise `InputError` unless a strategy can mark what the sampler writes.
+
+    >>> check_strategy(STRATEGIES["joint"], Llada())
+    """
+    if strategy.joint and not takes_joint(sampler):
+        raise InputError(
+            f"{strategy.name} is for LLaDA's sampler in its low_confidence order, at a temperature "
+            f"above 0, without end_last: choose another strategy, for instance {DEFAULT.name}"
+        )
+
+
+def default_strategy(sampler: Sampler) -> Strategy:
+    """Return what marks where no strategy is named; docs/defaults.md says why.
+
+    >>> default_strategy(Llada()).name, default_strategy(Llada(temperature=0)).name
+    ('joint', 'expected-bidirectional')
+    """
+    return STRATEGIES["joint"] if takes_joint(sampler) else DEFAULT
 
 
 def steps_for(sampler: Llada | Dream, tokens: int) -> int:

@@ -15,7 +15,8 @@ from torch import Tensor
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.tokenizer import Ids
-from dllmark.sampling.loop import Canvas, OtherMark, denoise
+from dllmark.sampling.canvas import Canvas
+from dllmark.sampling.loop import OtherMark, denoise
 from dllmark.sampling.settings import (
     TOKENS,
     Llada,
@@ -23,6 +24,7 @@ from dllmark.sampling.settings import (
     Parallel,
     Sampler,
     check_length,
+    check_strategy,
     steps_for,
 )
 
@@ -166,6 +168,8 @@ def check_fit(
 ) -> None:
     """Raise `DllmarkError` unless these can write so many tokens together."""
     check_length(sampler, tokens)
+    if isinstance(watermark, Watermark):
+        check_strategy(watermark.strategy, sampler)
     if watermark and watermark.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise MismatchError(
             f"the watermark is for the tokenizer {watermark.tokenizer.name}, but {model.name} has "

@@ -21,7 +21,9 @@ from dllmark.sampling.settings import (
     TEMPERATURE,
     TOKENS,
     check_length,
+    check_strategy,
     default_llada,
+    default_strategy,
     steps_for,
 )
 from dllmark.server.detect_api import CoarseEvidence, Evidence, Text
@@ -58,7 +60,8 @@ class GenerateRequest(BaseModel):
         Field(description="Also write it without the mark, from the same noise."),
     ] = False
     strategy: Annotated[
-        StrategyName | None, Field(description=f"Which neighbours count; {DEFAULT.name}.")
+        StrategyName | None,
+        Field(description=f"Else joint, and {DEFAULT.name} at temperature 0."),
     ] = None
     delta: Annotated[
         float | None,
@@ -161,8 +164,9 @@ def make_arguments(
     check_prompts(service.model, prompts, body.tokens, body.chat)
     key, watermark = service.key, None
     if body.watermark:
-        strategy = body.strategy or DEFAULT.name
-        watermark = Watermark(key, strategy, body.delta, tokenizer=service.tokenizer)
+        strategy = STRATEGIES[body.strategy] if body.strategy else default_strategy(sampler)
+        check_strategy(strategy, sampler)
+        watermark = Watermark(key, strategy.name, body.delta, tokenizer=service.tokenizer)
     seed = secrets.randbelow(LARGEST_SEED) if body.seed is None else body.seed
     return GenerateArguments(
         prompts, key, watermark, sampler, body.tokens, body.chat, seed, body.compare

@@ -24,8 +24,9 @@ from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import HashedGreenList
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
+from dllmark.sampling.canvas import Canvas
 from dllmark.sampling.confidence import draw, warp_logits
-from dllmark.sampling.loop import Canvas, Denoiser, StepShape
+from dllmark.sampling.denoiser import Denoiser, StepShape
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -294,6 +295,47 @@ class Gloaguen(Watermark):
         some = None if reachable is None else lambda gain: reachable(gain * scale)
         warmer = replace(state, logits=state.logits / scale, reachable=some)
         return super().biased(warmer) * scale
+
+
+class InEngine:
+    """A strategy of ours as the integrations apply it, where an engine decides the order.
+
+    The engine gets logits with the bias of every masked position, all at once, and does with them
+    what it always does: it draws from them, and measures its confidence on them.
+    """
+
+    def __init__(self, watermark: Watermark) -> None:
+        self.watermark = watermark
+        self.identity, self.tokenizer = watermark.identity, watermark.tokenizer
+
+    def denoiser(
+        self, model: Model, canvas: Canvas, sampler: Sampler, generator: torch.Generator
+    ) -> Denoiser:
+        """Return what reveals the tokens of a canvas from biased logits."""
+        return EngineDenoiser(self.watermark, model, canvas, sampler, generator)
+
+
+class EngineDenoiser(Denoiser):
+    """A sampler that takes biased logits for the model's own."""
+
+    def __init__(
+        self,
+        watermark: Watermark,
+        model: Model,
+        canvas: Canvas,
+        sampler: Sampler,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(model, canvas, sampler, None, generator)
+        self.mark = watermark
+
+    def _predict(self, covered: Tensor, shape: StepShape) -> Tensor:
+        """Return the model's logits with the bias at every masked position."""
+        canvas, logits = self.canvas, super()._predict(covered, shape)
+        masked = ~canvas.revealed.gather(1, covered)
+        positions = torch.where(masked, covered, -1)
+        biased = self.mark.bias(canvas.tokens, canvas.revealed, logits, positions, covered)
+        return torch.where(masked[..., None], biased, logits)
 
 
 def rows_of(state: State) -> tuple[Tensor, Tensor]:

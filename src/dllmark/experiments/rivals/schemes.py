@@ -66,7 +66,14 @@ def find_scheme(name: str) -> Scheme:
 
 
 def _ours(strategy: Strategy) -> Scheme:
-    return Scheme(strategy.name, _watermark(strategy.name), delta=strategy.default_delta, ours=True)
+    return Scheme(
+        strategy.name,
+        _watermark(strategy.name),
+        delta=strategy.default_delta,
+        orders=("low_confidence",) if strategy.joint else (),
+        noise=strategy.joint,
+        ours=True,
+    )
 
 
 def _watermark(strategy: str) -> MakeMark:
@@ -76,6 +83,18 @@ def _watermark(strategy: str) -> MakeMark:
         from dllmark.marking.watermark import Watermark
 
         return Watermark(key, strategy, delta, tokenizer=tokenizer)
+
+    return mark
+
+
+def _in_engine(strategy: str) -> MakeMark:
+    def mark(
+        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+    ) -> OtherMark:
+        from dllmark.experiments.rivals.marks import InEngine
+        from dllmark.marking.watermark import Watermark
+
+        return InEngine(Watermark(key, strategy, delta, tokenizer=tokenizer))
 
     return mark
 
@@ -129,12 +148,6 @@ def _guided_fresh(
     return GuidedFresh(key, tokenizer, delta)
 
 
-def _joint(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
-    from dllmark.experiments.rivals.joint import Joint
-
-    return Joint(key, tokenizer, delta)
-
-
 def _unbiased(name: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
@@ -168,6 +181,8 @@ SCHEMES = {
     scheme.name: scheme
     for scheme in (
         *map(_ours, STRATEGIES.values()),
+        Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
+        Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("unigram", _unigram, {"green tokens": scores.unigram}),
         Scheme("kgw-left-to-right", _watermark("kgw"), order="left_to_right"),
         Scheme("gloaguen", _gloaguen, delta=4.0, gamma=0.25),
@@ -178,7 +193,6 @@ SCHEMES = {
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
-        Scheme("joint", _joint, delta=4.5, orders=("low_confidence",)),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, NOISE, delta=0.0, noise=True),
     )

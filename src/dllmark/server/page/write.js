@@ -82,6 +82,13 @@ function fillIn(info, linked) {
   byId("strategy").value = info.strategy;
   const useOwnDelta = () => (byId("delta").value = info.strategies[byId("strategy").value]);
   byId("strategy").addEventListener("change", useOwnDelta);
+  byId("temperature").addEventListener("change", (event) => {
+    const [from, to] = [info.strategy, info.strategy_at_0];
+    const [before, now] = event.target.valueAsNumber === 0 ? [from, to] : [to, from];
+    if (info.public || byId("strategy").value !== before) return;
+    byId("strategy").value = now;
+    useOwnDelta();
+  });
   byId("delta").max = info.max_delta;
   byId("delta").disabled = info.public; // a form is not sent while a field that is required is empty
   if (!info.public) useOwnDelta();

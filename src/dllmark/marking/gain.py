@@ -1,0 +1,115 @@
+"""What candidates for a block's positions would add to the count of green pairs.
+
+A bias over the whole vocabulary is for samplers that draw from it. Who weighs a few candidates
+needs the pairs of these alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dllmark.marking.state import BiasSettings
+from dllmark.relation.greenlist import GreenList
+
+
+class Block(NamedTuple):
+    """A block of texts that are being written, and its likeliest tokens.
+
+    tokens    [B, L]     the texts: prompts, what is written, masks
+    revealed  [B, L]     False where the model has yet to write
+    first     []         where the block begins
+    likely    [B, R, C]  the likeliest tokens, best first, of its positions and of one past it
+    p         [B, R, C]  their probabilities
+    """
+
+    tokens: Tensor
+    revealed: Tensor
+    first: Tensor
+    likely: Tensor
+    p: Tensor
+
+
+def candidate_gains(
+    block: Block, width: int, settings: BiasSettings, scored: Tensor, green: GreenList
+) -> Tensor:
+    """Return [B, W, C]: δ for each green pair that a likely token makes, less γδ for each side.
+
+    The block has `width` positions. A neighbour that is not revealed counts by the probabilities of
+    its likeliest tokens; what is left of them counts as red, so a place is worth less, the less is
+    known beside it: who is written there later has more to gain. A token that would repeat a pair
+    of the text gains what is the mean over all keys, since a pair is counted once. So do special
+    tokens.
+    """
+    ids, weights, inside = _around(block, width, settings.top_k)
+    weights = torch.where(scored[ids], weights, 0.0)
+    here = block.likely[:, :width]
+    neutral = ~scored[here] | repeats(block, width, -1) | repeats(block, width, +1)
+    gain = torch.zeros(here.shape, dtype=torch.float32, device=here.device)
+    for side in (-1, +1):
+        beside = slice(1 + side, 1 + side + width)
+        near, weight = ids[:, beside, None], weights[:, beside, None]
+        pairs = (near, here[..., None]) if side < 0 else (here[..., None], near)
+        green_share = torch.where(neutral[..., None], settings.gamma, _colours(green, *pairs))
+        gain += (green_share * weight).sum(-1) - settings.gamma * inside[beside, None]
+    return settings.delta * gain
+
+
+def _around(block: Block, width: int, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what stands from before a block to behind it.
+
+    That is tokens [B, W + 2, top_k], their weights, and [W + 2]: 1 where a text has a place at all.
+    """
+    length, covered = block.tokens.shape[1], block.likely.shape[1]
+    place = torch.arange(-1, width + 1, device=block.tokens.device)
+    at = block.first + place
+    inside, there = (at >= 0) & (at < length), (place >= 0) & (place < covered)
+    at, place = at.clamp(0, length - 1), place.clamp(0, covered - 1)
+    known = (block.revealed.index_select(1, at) & inside)[..., None]
+    tokens = block.tokens.index_select(1, at)[..., None]
+    ids = block.likely.index_select(1, place)[..., :top_k]
+    p = block.p.index_select(1, place)[..., :top_k] * there[:, None]
+    certain = torch.zeros_like(p)
+    certain[..., 0] = 1
+    weights = torch.where(known, certain, p)
+    return torch.where(known, tokens, ids), weights, inside.float()
+
+
+def repeats(block: Block, width: int, side: int) -> Tensor:
+    """Return [B, W, C]: the likely tokens whose pair with a revealed neighbour stands already.
+
+    >>> tokens = torch.tensor([[5, 6, 9, 5, 2]])  # 5 6 again would be a repetition
+    >>> likely = torch.tensor([[[6, 9]]])
+    >>> block = Block(tokens, tokens != 2, torch.tensor(4), likely, torch.ones(1, 1, 2))
+    >>> repeats(block, 1, -1).tolist()
+    [[[True, False]]]
+    """
+    at = block.first + side + torch.arange(width, device=block.tokens.device)
+    inside = (at >= 0) & (at < block.tokens.shape[1])
+    at = at.clamp(0, block.tokens.shape[1] - 1)
+    known = (block.revealed.index_select(1, at) & inside)[..., None]
+    here = block.likely[:, :width]
+    near = block.tokens.index_select(1, at)[..., None].expand_as(here)
+    asked = _number(near, here) if side < 0 else _number(here, near)
+    both = block.revealed[:, :-1] & block.revealed[:, 1:]
+    there = torch.where(both, _number(block.tokens[:, :-1], block.tokens[:, 1:]), -1)
+    there = there.sort(1).values
+    index = torch.searchsorted(there, asked.flatten(1)).clamp(max=there.shape[1] - 1)
+    return (there.gather(1, index).view(asked.shape) == asked) & known
+
+
+def _number(left: Tensor, right: Tensor) -> Tensor:
+    """Return one number a pair of tokens."""
+    return left.long() << 32 | right.long()
+
+
+def _colours(green: GreenList, left: Tensor, right: Tensor) -> Tensor:
+    """Return the colour of each pair; on a CPU, or for a list in the host's memory, by numpy."""
+    if left.device.type != "cpu" and green.takes_tensors:
+        colours: Tensor = green.pairs(left, right)  # type: ignore[assignment, arg-type]
+        return colours
+    pairs = np.broadcast_arrays(left.cpu().numpy(), right.cpu().numpy())
+    return torch.from_numpy(green.pairs(*pairs)).to(left.device)

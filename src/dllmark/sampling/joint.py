@@ -1,0 +1,122 @@
+"""The strategy `joint`: position and token are chosen together, as the sampler itself does.
+
+LLaDA's sampler draws a token for every masked position and writes the one that the model is surest
+of. So what it writes next is one draw of a pair (position, token), of which the distribution is
+known: a token is drawn, and every other position has drawn one that is less sure. Marks that bias
+each position's token change that distribution twice, since a token that is less likely is also
+written later. `joint` weighs the pairs themselves: of all marks that make as many green pairs in a
+step, it is the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllmark.marking.gain import Block
+from dllmark.sampling.canvas import write
+from dllmark.sampling.confidence import confidence, draw, warp_logits
+from dllmark.sampling.denoiser import Denoiser, StepShape
+from dllmark.sampling.settings import Llada
+
+CANDIDATES = 32
+"""The likeliest tokens of a position, which are weighed. What else is drawn is written as it is."""
+
+LEAST = 1e-12
+"""Probabilities below count as this."""
+
+OTHER_SEED = 0x5EED
+"""By what the seed of the mark's draws differs from the sampler's."""
+
+
+class JointDenoiser(Denoiser):
+    """Makes a position and its token e^δ times as likely for each green pair that they add.
+
+    The sampler's own choice stays as often as the mark allows, and always where its token is none
+    of the likely ones: a strength of 0 changes nothing. What the mark draws comes from `redraws`,
+    so that the sampler's own draws are those of unmarked text.
+    """
+
+    def generators(self) -> list[torch.Generator]:
+        """Return the sampler's source of randomness and the mark's own."""
+        seed = self.generator.initial_seed() ^ OTHER_SEED
+        self.redraws = torch.Generator(self.generator.device).manual_seed(seed)
+        return [self.generator, self.redraws]
+
+    def fill(self, logits: Tensor, noise: Tensor | None, covered: Tensor, shape: StepShape) -> None:
+        """Write the tokens of a step one after the other, each where it is chosen."""
+        assert isinstance(self.sampler, Llada) and self.watermark is not None
+        canvas, width = self.canvas, shape.width
+        inside, places = logits[:, :width], covered[0, :width]
+        score = confidence(self.sampler, inside, inside, noise, self.model.end_ids, self.generator)
+        drawn = draw(warp_logits(self.sampler, inside), noise)
+        likely = logits.topk(min(CANDIDATES, logits.shape[-1])).indices
+        sure = logits.log_softmax(-1).gather(2, likely)
+        chance = warp_logits(self.sampler, inside).softmax(-1).gather(2, likely[:, :width])
+        limit = torch.full_like(score[:, 0], torch.inf)
+        # what this step writes counts from the next step on: beside it, logits are of before
+        block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp())
+        gain = self.watermark.gains(block, width, logits.shape[-1])
+        if canvas.pair:
+            gain[1] = 0.0
+        for number in range(shape.most):
+            masked = ~canvas.revealed.index_select(1, places)
+            chances = log_chances(sure[:, :width], chance, masked, limit)
+            first = score.masked_fill(~masked, -torch.inf).argmax(1, keepdim=True)
+            place, token = self._weighed(chances, gain, likely[:, :width], drawn, first)
+            wanted = (self.count > number) & masked.any(1)
+            positions = torch.where(wanted, places[place], -1)
+            write(canvas, places, positions[:, None], token[:, None])
+            limit = score.gather(1, first)[:, 0]
+
+    def _weighed(
+        self, chances: Tensor, gain: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return a place in the block and its token, [B] each; the sampler's own are at `first`."""
+        token = drawn.gather(1, first)
+        here = likely.gather(1, first[..., None].expand(-1, -1, likely.shape[2]))[:, 0] == token
+        own = first[:, 0] * likely.shape[2] + here.int().argmax(1)
+        index = reweighed(chances.flatten(1), gain.flatten(1), own, self.redraws)
+        chosen = likely.flatten(1).gather(1, index[:, None])[:, 0]
+        known = here.any(1)
+        place = torch.where(known, index // likely.shape[2], first[:, 0])
+        return place, torch.where(known, chosen, token[:, 0])
+
+
+def reweighed(chances: Tensor, gain: Tensor, own: Tensor, generator: torch.Generator) -> Tensor:
+    """Return draws [B] from chances · e^gain, [B, N] and both logs, that are `own` if they can be.
+
+    `own` [B] is a draw from the chances. It stays unless it has become less likely, and then with
+    the share that is left of it; else what has become likelier is drawn.
+    """
+    before, after = chances.softmax(1), (chances + gain).softmax(1)
+    u = torch.rand(
+        (len(own), 1 + chances.shape[1]),
+        generator=generator,
+        device=chances.device,
+        dtype=torch.float64,
+    )
+    was, is_now = (one.gather(1, own[:, None])[:, 0] for one in (before, after))
+    likelier = (after - before).clamp(min=0).log() - u[:, 1:].log().neg().log()
+    return torch.where(u[:, 0] * was <= is_now, own, likelier.argmax(1))
+
+
+def log_chances(sure: Tensor, chance: Tensor, masked: Tensor, limit: Tensor) -> Tensor:
+    """Return [B, W, C]: the log of the chance that the sampler writes these tokens next, and there.
+
+    Of the likeliest tokens of each position, best first, it is given how sure the model is (`sure`,
+    a logarithm) and how probably the sampler draws it (`chance`), [B, W, C] both. A token is
+    written when its position draws it and all other masked positions draw what the model is less
+    sure of. None was surer than the `limit` [B], as that has been written before.
+    """
+    out = ~masked[..., None] | (sure > limit[:, None, None])
+    rest = (1 - chance.sum(-1, keepdim=True)).clamp(min=0)
+    # [B, W, C + 1]: the chance of a position to draw none of its so many surest tokens
+    tail = torch.cat([chance, rest], 2).flip(2).cumsum(2).flip(2).clamp(min=LEAST, max=1)
+    batch, width, count = sure.shape
+    asked = (-sure).view(batch, 1, width * count).expand(-1, width, -1).contiguous()
+    surer = torch.searchsorted((-sure).contiguous(), asked)
+    less = tail.gather(2, surer).log().masked_fill(~masked[..., None], 0.0)
+    itself = torch.eye(width, dtype=torch.bool, device=sure.device)[None, :, :, None]
+    others = less.view(batch, width, width, count).masked_fill(itself, 0.0).sum(1)
+    return (chance.clamp(min=LEAST).log() + others).masked_fill(out, -torch.inf)

@@ -1,0 +1,117 @@
+"""`joint` weighs the sampler's own choice of position and token, and writes what it says."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from naive_marks import BLOCK, PROMPT, TOKENS, Naive, NaiveJoint
+from tiny import steps_of
+
+from dllmark.errors import InputError
+from dllmark.marking.watermark import Watermark
+from dllmark.relation.greenlist import BitMatrix, HashedGreenList
+from dllmark.sampling.confidence import draw, draw_noise, warp_logits
+from dllmark.sampling.joint import log_chances, reweighed
+from dllmark.sampling.settings import Dream, Llada, Parallel
+from dllmark.sampling.texts import generate, generate_both
+
+SAMPLER = Llada(TOKENS, BLOCK, 0.8)
+
+
+@pytest.mark.parametrize("temperature", [0.8, 1.2])
+@pytest.mark.parametrize("per_step", [1, 2])
+def test_joint_writes_what_its_formulas_say(endless, small_key, temperature, per_step):
+    mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
+    sampler = Llada(TOKENS // per_step, BLOCK, temperature)
+    naive = NaiveJoint(endless, small_key, temperature, mark.delta)
+    plain = Naive(endless, small_key, temperature, 0.0)
+    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=4)
+    expected = naive.write(per_step, 4)
+    assert last.tokens[0, last.start :].tolist() == expected
+    assert expected != plain.write(per_step, 4)  # else the mark would not have been tested
+
+
+@pytest.mark.parametrize("cache", ["none", "block"])
+def test_no_strength_changes_nothing(endless, small_key, cache):
+    marked, plain = (
+        generate(endless, [PROMPT, "w9"], mark, replace(SAMPLER, cache=cache), tokens=TOKENS,
+                 chat=False)
+        for mark in (Watermark(small_key, "joint", 0.0, tokenizer=endless.tokenizer), None)
+    )  # fmt: skip
+    assert [text.ids for text in marked] == [text.ids for text in plain]
+
+
+def test_beside_each_other_both_texts_are_those_of_one_by_one(endless, small_key):
+    mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
+    marked, unmarked = generate_both(endless, PROMPT, mark, SAMPLER, tokens=TOKENS, chat=False)
+    [plain] = generate(endless, [PROMPT], None, SAMPLER, tokens=TOKENS, chat=False)
+    assert unmarked.ids == plain.ids
+    assert marked.ids != plain.ids
+
+
+def test_a_bit_matrix_marks_as_the_key_does(endless, small_key, tmp_path):
+    vocab_size = endless.config.vocab_size
+    hashed = HashedGreenList(small_key, vocab_size)
+    matrix = BitMatrix.build(hashed, tmp_path / "m", progress=False)
+    by_key, by_matrix = (
+        generate(endless, [PROMPT], Watermark(source, "joint", tokenizer=endless.tokenizer),
+                 SAMPLER, tokens=TOKENS, chat=False)
+        for source in (small_key, matrix)
+    )  # fmt: skip
+    assert by_key[0].ids == by_matrix[0].ids
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Dream(8, "entropy"),
+        Llada(8, temperature=0),
+        Llada(8, order="random"),
+        Llada(8, end_last=True),
+        Parallel(),
+    ],
+)
+def test_it_says_which_samplers_it_is_for(endless, small_key, sampler):
+    mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
+    with pytest.raises(InputError, match="low_confidence order, at a temperature above 0"):
+        generate(endless, [PROMPT], mark, sampler, tokens=8, chat=False)
+
+
+def test_it_is_no_bias(endless, small_key):
+    mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
+    tokens = torch.tensor([[7, 8]])
+    with pytest.raises(InputError, match="joint is no bias"):
+        mark.bias(tokens, tokens == 7, torch.zeros(1, 2, 40), torch.tensor([[1]]))
+
+
+def test_the_chances_are_those_of_the_sampler():
+    sampler = Llada(8, temperature=0.8)
+    logits = 1.5 * torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(0))
+    masked = torch.tensor([[True, True, False, True]])
+    tokens = logits.topk(6).indices
+    sure = logits.log_softmax(-1).gather(2, tokens)
+    chance = warp_logits(sampler, logits).softmax(-1).gather(2, tokens)
+    chances = log_chances(sure, chance, masked, torch.tensor([torch.inf])).exp()
+    expected = torch.zeros(4, 6).scatter(1, tokens[0], chances[0])
+    many = logits.expand(200_000, -1, -1)
+    drawn = draw(
+        warp_logits(sampler, many),
+        draw_noise(sampler, many, torch.Generator().manual_seed(1)),
+    )
+    sure = many.log_softmax(-1).gather(2, drawn[..., None])[..., 0]
+    first = sure.masked_fill(~masked, -torch.inf).argmax(1)
+    number = first * 6 + drawn.gather(1, first[:, None])[:, 0]
+    found = torch.bincount(number, minlength=24).view(4, 6) / len(many)
+    assert torch.allclose(found, expected, atol=0.003)
+
+
+def test_reweighed_draws_have_the_new_chances_and_stay_where_they_can():
+    random = torch.Generator().manual_seed(0)
+    chances, gain = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.0, 1.0, -1.0])
+    count = 200_000
+    own = torch.multinomial(chances.exp(), count, replacement=True, generator=random)
+    drawn = reweighed(chances.expand(count, -1), gain.expand(count, -1), own, random)
+    after = (chances + gain).softmax(0)
+    assert torch.allclose(torch.bincount(drawn) / count, after, atol=0.005)
+    moved = (drawn != own).float().mean().item()
+    assert abs(moved - (after - chances.exp()).clamp(min=0).sum().item()) < 0.005
