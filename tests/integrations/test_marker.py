@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from dllmark.errors import DllmarkError, MismatchError, MissingPackageError
+from dllmark.errors import DllmarkError, InputError, MismatchError, MissingPackageError
 from dllmark.integrations import marker as marker_module
 from dllmark.integrations.marker import Marker, needs
 from dllmark.marking.strategies import BIASES, DEFAULT, STRATEGIES
