@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from browsing import BROWSER, NO_BROWSER, coloured, complaint_about, open_advanced, opened
 
-from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.marking.strategies import MAX_DELTA, STRATEGIES
 from dllmark.sampling.settings import TEMPERATURE, TOKENS
 from dllmark.server import streams
 from dllmark.server.access import Tokens
@@ -272,12 +272,17 @@ def test_the_api_is_described_without_other_hosts(browser, server):
         expect(page.locator(".operation")).to_have_count(len(operations))
 
 
+def shows_with_its_delta(page, strategy):
+    delta = STRATEGIES[strategy].default_delta
+    expect(page.get_by_label("Strategy")).to_have_value(strategy)
+    expect(page.get_by_label("δ, bias")).to_have_value(f"{delta:g}")
+
+
 def test_the_page_starts_from_the_packages_defaults(browser, server):
     with opened(browser, server.url) as page:
         expect(page.get_by_label("Strategy")).to_be_hidden()
         page.get_by_text("Advanced").click()
-        expect(page.get_by_label("Strategy")).to_have_value(DEFAULT.name)
-        expect(page.get_by_label("δ, bias")).to_have_value(f"{DEFAULT.default_delta:g}")
+        shows_with_its_delta(page, "joint")
         expect(page.get_by_label("Temperature")).to_have_value(f"{TEMPERATURE:g}")
         expect(page.get_by_label("Tokens", exact=True)).to_have_value(str(TOKENS))
 
@@ -285,8 +290,26 @@ def test_the_page_starts_from_the_packages_defaults(browser, server):
 def test_another_strategy_brings_its_own_delta(page):
     open_advanced(page)
     page.get_by_label("Strategy").select_option("kgw")
-    expect(page.get_by_label("δ, bias")).to_have_value(f"{STRATEGIES['kgw'].default_delta:g}")
+    shows_with_its_delta(page, "kgw")
     expect(page.get_by_label("δ, bias")).to_have_attribute("max", f"{MAX_DELTA:g}")
+
+
+def test_temperature_0_brings_the_strategy_that_can_mark_there(page):
+    """And takes it back; a strategy that someone chose stays."""
+    open_advanced(page)
+    set_temperature(page, "0")
+    shows_with_its_delta(page, "expected-bidirectional")
+    set_temperature(page, "0.8")
+    shows_with_its_delta(page, "joint")
+    page.get_by_label("Strategy").select_option("kgw")
+    set_temperature(page, "0")
+    shows_with_its_delta(page, "kgw")
+
+
+def set_temperature(page, value):
+    """Fill it in and leave the field."""
+    page.get_by_label("Temperature").fill(value)
+    page.get_by_label("Temperature").blur()
 
 
 def test_comments_that_keep_a_stream_alive_are_passed_over(browser, serve, key, monkeypatch):

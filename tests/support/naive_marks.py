@@ -298,7 +298,7 @@ class NaiveEngine(Naive):
         rows = super().logits(x)
         biased = [*rows]
         for at in (at for at, token in enumerate(x) if token == MASK):
-            bias = NaiveEngine.bias(self, x, rows, at)
+            bias = self.bias(x, rows, at)
             biased[at] = [logit + more for logit, more in zip(rows[at], bias, strict=True)]
         return biased
 
@@ -332,6 +332,17 @@ class NaiveEngine(Naive):
 
 class NaiveEngineExpected(NaiveEngine):
     most = 8
+
+
+class NaiveEngineFresh(NaiveEngineExpected):
+    def bias(self, x, rows, at):
+        there = {pair for pair in pairwise(x) if MASK not in pair}
+        after = x[at + 1] if at + 1 < len(x) else None
+        inside = (at > 0) + (at + 1 < len(x))
+        return [
+            0.5 * self.delta * inside if (x[at - 1], v) in there or (v, after) in there else more
+            for v, more in enumerate(super().bias(x, rows, at))
+        ]
 
 
 class NaiveGumbel(Naive):
@@ -423,6 +434,7 @@ class NaiveJoint(NaiveExpected):
 NAIVE = {
     "engine-predictive": NaiveEngine,
     "engine-expected": NaiveEngineExpected,
+    "engine-fresh": NaiveEngineFresh,
     "unigram": NaiveUnigram,
     "kgw-left-to-right": NaiveLeftToRight,
     "gloaguen": NaiveGloaguen,
