@@ -8,7 +8,8 @@ run: the forward pass, in torch alone and with our kernels; the official step of
 alone; the reference implementation's watermark; our step without and with each strategy's
 watermark, and that watermark alone; the peak memory of each; the floors of the machine; and how
 fast pairs are coloured. A step is a real one, in the middle of writing 256 tokens after a prompt of
-30, one token a step, at temperature 0.
+30, one token a step, at temperature 0; that of `joint`, which needs noise, and one without a mark
+also at 0.8.
 
 Without a GPU it measures models a thousand times smaller, which shows only that it runs.
 """
@@ -40,6 +41,7 @@ from dllmark.models.loading import Model
 from dllmark.models.transformer import unfused
 from dllmark.sampling.canvas import Canvas
 from dllmark.sampling.denoiser import Denoiser
+from dllmark.sampling.loop import make_denoiser
 from dllmark.sampling.settings import Llada
 
 CUDA = torch.cuda.is_available()
@@ -47,7 +49,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 FIRST = PROMPT + 4 * BLOCK
 """Where the block that is measured begins: the fifth of eight."""
 
-SAMPLER = Llada(TOKENS, BLOCK, temperature=0)
+SAMPLER, WARM = (Llada(TOKENS, BLOCK, temperature=temperature) for temperature in (0, 0.8))
 WARM_UP, TURNS = 4, 6
 Row = dict[str, float]
 
@@ -117,11 +119,13 @@ def mask_again(model: Model, canvas: Canvas) -> None:
     canvas.revealed[:, FIRST:] = False
 
 
-def our_step(model: Model, batch: int, watermark: Watermark | None) -> Callable[[int], None]:
+def our_step(
+    model: Model, batch: int, watermark: Watermark | None, sampler: Llada = SAMPLER
+) -> Callable[[int], None]:
     """Return a function that does one step of our sampler."""
     canvas = canvas_of(model, batch, FIRST)
     random = torch.Generator(DEVICE).manual_seed(0)
-    denoiser = Denoiser(model, canvas, SAMPLER, watermark, random)
+    denoiser = make_denoiser(model, canvas, sampler, watermark, random)
     count = torch.ones(batch, dtype=torch.long, device=DEVICE)
     block = range(FIRST, FIRST + BLOCK)
 
@@ -218,6 +222,9 @@ def measure_batch(model: Model, batch: int, key: WatermarkKey, matrix: Tensor, t
         alone[name]["worst ms"] = bias_alone(model, batch, watermark, worst=True)["ms"]
         alone[name]["kept MB"] = (held() - before) / 1e6
         works[f"our step, {name}"] = our_step(model, batch, watermark)
+    joint = Watermark(key, "joint", tokenizer=model.tokenizer)
+    works["our step at 0.8"] = our_step(model, batch, None, WARM)
+    works["our step at 0.8, joint"] = our_step(model, batch, joint, WARM)
     steps = measure_in_turn(works, times)
     return {"steps": steps, "watermark alone": alone}
 

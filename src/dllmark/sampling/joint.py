@@ -44,7 +44,7 @@ class JointDenoiser(Denoiser):
         return [self.generator, self.redraws]
 
     def fill(self, logits: Tensor, noise: Tensor | None, covered: Tensor, shape: StepShape) -> None:
-        """Write the tokens of a step one after the other, each where it is chosen."""
+        """Choose the tokens of a step one after the other, each with its place; write them."""
         assert isinstance(self.sampler, Llada) and self.watermark is not None
         canvas, width = self.canvas, shape.width
         inside, places = logits[:, :width], covered[0, :width]
@@ -57,17 +57,18 @@ class JointDenoiser(Denoiser):
         # what this step writes counts from the next step on: beside it, logits are of before
         block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp())
         gain = self.watermark.gains(block, width, logits.shape[-1])
-        if canvas.pair:
-            gain[1] = 0.0
+        masked = ~canvas.revealed.index_select(1, places)
+        chosen, tokens = [], []
         for number in range(shape.most):
-            masked = ~canvas.revealed.index_select(1, places)
             chances = log_chances(sure[:, :width], chance, masked, limit)
             first = score.masked_fill(~masked, -torch.inf).argmax(1, keepdim=True)
             place, token = self._weighed(chances, gain, likely[:, :width], drawn, first)
             wanted = (self.count > number) & masked.any(1)
-            positions = torch.where(wanted, places[place], -1)
-            write(canvas, places, positions[:, None], token[:, None])
+            chosen.append(torch.where(wanted, places[place], -1))
+            tokens.append(token)
+            masked = masked.scatter(1, place[:, None], False)
             limit = score.gather(1, first)[:, 0]
+        write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
 
     def _weighed(
         self, chances: Tensor, gain: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
@@ -76,7 +77,11 @@ class JointDenoiser(Denoiser):
         token = drawn.gather(1, first)
         here = likely.gather(1, first[..., None].expand(-1, -1, likely.shape[2]))[:, 0] == token
         own = first[:, 0] * likely.shape[2] + here.int().argmax(1)
-        index = reweighed(chances.flatten(1), gain.flatten(1), own, self.redraws)
+        index = own.clone()
+        marked = slice(1) if self.canvas.pair else slice(None)  # and draws as if it were alone
+        index[marked] = reweighed(
+            chances[marked].flatten(1), gain[marked].flatten(1), own[marked], self.redraws
+        )
         chosen = likely.flatten(1).gather(1, index[:, None])[:, 0]
         known = here.any(1)
         place = torch.where(known, index // likely.shape[2], first[:, 0])

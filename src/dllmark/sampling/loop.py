@@ -40,12 +40,7 @@ def denoise(
     generator: torch.Generator,
 ) -> Iterator[int]:
     """Reveal every token of the canvas; yield after each step its number, from 1."""
-    if watermark is not None and not isinstance(watermark, Watermark):
-        denoiser = watermark.denoiser(model, canvas, sampler, generator)
-    elif watermark is not None and watermark.strategy.joint:
-        denoiser = JointDenoiser(model, canvas, sampler, watermark, generator)
-    else:
-        denoiser = Denoiser(model, canvas, sampler, watermark, generator)
+    denoiser = make_denoiser(model, canvas, sampler, watermark, generator)
     number = 0
     stretches = blocks(sampler, canvas.start, canvas.length)
     for block, steps in zip(stretches, steps_in_blocks(sampler, stretches), strict=True):
@@ -70,6 +65,21 @@ def denoise(
                 yield number
             if ended(canvas, block.stop, model.end_ids):
                 return
+
+
+def make_denoiser(
+    model: Model,
+    canvas: Canvas,
+    sampler: Sampler,
+    watermark: Watermark | OtherMark | None,
+    generator: torch.Generator,
+) -> Denoiser:
+    """Return what does the steps of a sampler under a watermark."""
+    if watermark is not None and not isinstance(watermark, Watermark):
+        return watermark.denoiser(model, canvas, sampler, generator)
+    joint = watermark is not None and watermark.strategy.joint
+    kind = JointDenoiser if joint else Denoiser
+    return kind(model, canvas, sampler, watermark, generator)
 
 
 def ended(canvas: Canvas, stop: int, ends: Sequence[int]) -> bool:
