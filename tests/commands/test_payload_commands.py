@@ -7,7 +7,18 @@ from samples import marked_text, plain_text
 
 from dllmark.relation.payload import Payloads
 
-STRONG = ["--tokens", "48", "--steps", "12", "--delta", "4", "--temperature", "1"]
+STRONG = [
+    "--tokens",
+    "48",
+    "--steps",
+    "12",
+    "--strategy",
+    "expected-bidirectional",
+    "--delta",
+    "4",
+    "--temperature",
+    "1",
+]
 STRONG += ["--suppress-end", "--cache", "block"]
 
 

@@ -44,9 +44,12 @@ def test_no_strength_changes_nothing(endless, small_key, cache):
 def test_beside_each_other_both_texts_are_those_of_one_by_one(endless, small_key):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
     marked, unmarked = generate_both(endless, PROMPT, mark, SAMPLER, tokens=TOKENS, chat=False)
-    [plain] = generate(endless, [PROMPT], None, SAMPLER, tokens=TOKENS, chat=False)
-    assert unmarked.ids == plain.ids
-    assert marked.ids != plain.ids
+    alone = [
+        generate(endless, [PROMPT], one, SAMPLER, tokens=TOKENS, chat=False)[0].ids
+        for one in (mark, None)
+    ]
+    assert [marked.ids, unmarked.ids] == alone
+    assert marked.ids != unmarked.ids
 
 
 def test_a_bit_matrix_marks_as_the_key_does(endless, small_key, tmp_path):
