@@ -7,19 +7,8 @@ from samples import marked_text, plain_text
 
 from dllmark.relation.payload import Payloads
 
-STRONG = [
-    "--tokens",
-    "48",
-    "--steps",
-    "12",
-    "--strategy",
-    "expected-bidirectional",
-    "--delta",
-    "4",
-    "--temperature",
-    "1",
-]
-STRONG += ["--suppress-end", "--cache", "block"]
+STRONG = ["--tokens", "48", "--steps", "12", "--temperature", "1", "--suppress-end"]
+STRONG += ["--strategy", "expected-bidirectional", "--delta", "4", "--cache", "block"]
 
 
 @pytest.fixture
