@@ -38,22 +38,25 @@ def candidate_gains(
 ) -> Tensor:
     """Return [B, W, C]: δ for each green pair that a likely token makes, less γδ for each side.
 
-    The block has `width` positions. A neighbour that is not revealed counts by the probabilities of
-    its likeliest tokens; what is left of them counts as red, so a place is worth less, the less is
-    known beside it: who is written there later has more to gain. A token that would repeat a pair
-    of the text gains what is the mean over all keys, since a pair is counted once. So do special
-    tokens.
+    The block has `width` positions, of which the masked ones count. A neighbour that is not
+    revealed counts by the probabilities of its likeliest tokens; what is left of them counts as
+    red, so a place is worth less, the less is known beside it: who is written there later has more
+    to gain. A token that would repeat a pair of the text gains what is the mean over all keys,
+    since a pair is counted once. So do special tokens.
     """
     ids, weights, inside = _around(block, width, settings.top_k)
     weights = torch.where(scored[ids], weights, 0.0)
     here = block.likely[:, :width]
+    at = block.first + torch.arange(width, device=here.device)
+    masked = ~block.revealed.index_select(1, at)[..., None, None]
     neutral = ~scored[here] | repeats(block, width, -1) | repeats(block, width, +1)
     gain = torch.zeros(here.shape, dtype=torch.float32, device=here.device)
     for side in (-1, +1):
         beside = slice(1 + side, 1 + side + width)
         near, weight = ids[:, beside, None], weights[:, beside, None]
         pairs = (near, here[..., None]) if side < 0 else (here[..., None], near)
-        green_share = torch.where(neutral[..., None], settings.gamma, _colours(green, *pairs))
+        colours = _colours(green, *pairs, (weight != 0) & masked)
+        green_share = torch.where(neutral[..., None], settings.gamma, colours)
         gain += (green_share * weight).sum(-1) - settings.gamma * inside[beside, None]
     return settings.delta * gain
 
@@ -106,10 +109,15 @@ def _number(left: Tensor, right: Tensor) -> Tensor:
     return left.long() << 32 | right.long()
 
 
-def _colours(green: GreenList, left: Tensor, right: Tensor) -> Tensor:
-    """Return the colour of each pair; on a CPU, or for a list in the host's memory, by numpy."""
+def _colours(green: GreenList, left: Tensor, right: Tensor, needed: Tensor) -> Tensor:
+    """Return the colour of each pair; on a CPU, or for a list in the host's memory, by numpy.
+
+    There only the pairs that are needed are hashed. To pick them on a GPU would mean to wait.
+    """
     if left.device.type != "cpu" and green.takes_tensors:
         colours: Tensor = green.pairs(left, right)  # type: ignore[assignment, arg-type]
         return colours
-    pairs = np.broadcast_arrays(left.cpu().numpy(), right.cpu().numpy())
-    return torch.from_numpy(green.pairs(*pairs)).to(left.device)
+    lefts, rights, some = np.broadcast_arrays(*(t.cpu().numpy() for t in (left, right, needed)))
+    found = np.zeros(some.shape, dtype=np.bool_)
+    found[some] = green.pairs(lefts[some], rights[some])
+    return torch.from_numpy(found).to(left.device)
