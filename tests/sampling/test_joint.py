@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from naive_marks import BLOCK, PROMPT, TOKENS, Naive, NaiveJoint
+from naive_joint import NaiveJoint
+from naive_marks import BLOCK, PROMPT, TOKENS, Naive
 from tiny import steps_of
 
 from dllmark.errors import InputError

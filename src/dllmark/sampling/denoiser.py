@@ -62,7 +62,8 @@ class StepShape:
 class Denoiser:
     """Reveals tokens of one canvas, step by step.
 
-    `draw_noise`, `choose` and `apply_bias` are the three places where a watermark can act.
+    `draw_noise`, `choose` and `apply_bias` are the three places where a watermark can act; one that
+    does more has a `fill` of its own.
     """
 
     def __init__(

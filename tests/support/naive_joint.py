@@ -1,0 +1,89 @@
+"""`joint` as a slow loop over its formulas: one text, one pair of place and token at a time."""
+
+import math
+from itertools import pairwise
+
+import torch
+from naive_marks import BLOCK, NaiveExpected, own_coin
+from tiny import MASK, batch_generator
+
+
+class NaiveJoint(NaiveExpected):
+    """Enumerates every pair of place and token that the sampler could write next."""
+
+    def write(self, per_step, seed):
+        own_seed = batch_generator(seed).initial_seed() ^ 0x5EED
+        self.redraws = torch.Generator().manual_seed(own_seed)
+        return super().write(per_step, seed)
+
+    def bias(self, x, logits, at):
+        """What each token gains in expectation; one that repeats a pair, the mean of all keys."""
+        left, right = sides = self.neighbours(x, logits, at, 1.0, most=8)
+        there = {pair for pair in pairwise(x) if MASK not in pair}
+        after = x[at + 1] if at + 1 < len(x) else None
+        most = self.delta * sum(map(sum, map(dict.values, sides)))
+
+        def gain(v):
+            if (x[at - 1], v) in there or (v, after) in there:
+                return self.key.gamma * most
+            before = sum(p * own_coin(self.key, u, v) for u, p in left.items())
+            return self.delta * (
+                before + sum(p * own_coin(self.key, v, w) for w, p in right.items())
+            )
+
+        return self.over_words(gain, most)
+
+    def step(self, x, block, per_step, random):
+        rows = self.logits(x)
+        self.draw_noise(random)
+        own = {at: self.pick(rows[at], at) for at in block}
+        gains = {at: [gain - self.mean(x, at) for gain in self.bias(x, rows, at)]
+                 for at in block if x[at] == MASK}  # fmt: skip
+        limit = math.inf
+        for _ in range(per_step):
+            places = [at for at in block if x[at] == MASK]
+            first = max(places, key=lambda at: self.sure(rows, at, own[at]))
+            at, token = self.choice(rows, block, places, gains, (first, own[first]), limit)
+            limit = self.sure(rows, first, own[first])
+            x[at] = token
+
+    def choice(self, rows, block, places, gains, own, limit):
+        shape = (1, 1 + BLOCK * 32)
+        u = torch.rand(shape, generator=self.redraws, dtype=torch.float64)[0].tolist()
+        if own[1] not in self.likely(rows[own[0]]):
+            return own
+        before = self.chances(rows, places, limit)
+        after = {pair: p * math.exp(gains[pair[0]][pair[1]]) for pair, p in before.items()}
+        before, after = ({pair: p / sum(one.values()) for pair, p in one.items()}
+                         for one in (before, after))  # fmt: skip
+        if u[0] * before[own] <= after[own]:
+            return own
+        more = {}
+        for pair in before:
+            number = (pair[0] - block[0]) * 32 + self.likely(rows[pair[0]]).index(pair[1])
+            if after[pair] > before[pair]:
+                noise = math.log(-math.log(u[1 + number]))
+                more[pair] = math.log(after[pair] - before[pair]) - noise
+        return max(more, key=more.__getitem__)
+
+    def mean(self, x, at):
+        return self.delta * self.key.gamma * ((at > 0) + (at + 1 < len(x)))
+
+    def likely(self, row):
+        return sorted(range(len(row)), key=lambda token: -row[token])[:32]
+
+    def chances(self, rows, places, limit):
+        """The chance of each place and likely token to be what the sampler writes next."""
+        q = {at: (torch.tensor(rows[at]) / self.temperature).softmax(0).tolist() for at in places}
+        sure = {at: torch.tensor(rows[at]).log_softmax(0).tolist() for at in places}
+        found = {}
+        for at in places:
+            for token in self.likely(rows[at]):
+                others = (
+                    sum(p for p, c in zip(q[one], sure[one], strict=True) if c <= sure[at][token])
+                    for one in places
+                    if one != at
+                )
+                if sure[at][token] <= limit:
+                    found[at, token] = q[at][token] * math.prod(others)
+        return found
