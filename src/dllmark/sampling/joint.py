@@ -4,8 +4,8 @@ LLaDA's sampler draws a token for every masked position and writes the one that 
 of. So what it writes next is one draw of a pair (position, token), of which the distribution is
 known: a token is drawn, and every other position has drawn one that is less sure. Marks that bias
 each position's token change that distribution twice, since a token that is less likely is also
-written later. `joint` weighs the pairs themselves: of all marks that make as many green pairs in a
-step, it is the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
+written later. `joint` weighs the pairs themselves: of all marks that gain as much in a step, it is
+the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
 """
 
 from __future__ import annotations
