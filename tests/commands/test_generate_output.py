@@ -206,6 +206,8 @@ def test_a_text_says_with_which_cache_it_was_written(
         ([], "joint", 4.5),
         (["--delta", "3"], "joint", 3.0),
         (["--temperature", "0"], "expected-bidirectional", 2.0),
+        (["--temperature", "0.5"], "expected-bidirectional", 2.0),
+        (["--temperature", "0.7"], "joint", 4.5),
         (["--sampler", "dream"], "expected-bidirectional", 2.0),
         (["--order", "random"], "expected-bidirectional", 2.0),
         (["--strategy", "kgw"], "kgw", 2.0),

@@ -24,6 +24,10 @@ soon repeats itself."""
 DREAM_TOP_K = 50
 """What `transformers` generates with by default, and Dream's code inherits from it."""
 
+JOINT_FROM = 0.7
+"""The temperature from which `joint` is the default. It weighs what the sampler would draw, and a
+sure sampler leaves it little: below, the mark gets too weak."""
+
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 100.0
 """Below the first, float32 has no digits left for the noise beside the logits, and they overflow in
 the end; above the second every token is as likely as any other."""
@@ -255,10 +259,11 @@ def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
 def default_strategy(sampler: Sampler) -> Strategy:
     """Return what marks where no strategy is named; docs/defaults.md says why.
 
-    >>> default_strategy(Llada()).name, default_strategy(Llada(temperature=0)).name
+    >>> default_strategy(Llada()).name, default_strategy(Llada(temperature=0.5)).name
     ('joint', 'expected-bidirectional')
     """
-    return STRATEGIES["joint"] if takes_joint(sampler) else DEFAULT
+    warm = sampler.temperature >= JOINT_FROM
+    return STRATEGIES["joint"] if warm and takes_joint(sampler) else DEFAULT
 
 
 def steps_for(sampler: Llada | Dream, tokens: int) -> int:

@@ -17,6 +17,7 @@ from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.tokenizer import Ids
 from dllmark.sampling.settings import (
+    JOINT_FROM,
     MAX_TEMPERATURE,
     TEMPERATURE,
     TOKENS,
@@ -61,7 +62,7 @@ class GenerateRequest(BaseModel):
     ] = False
     strategy: Annotated[
         StrategyName | None,
-        Field(description=f"Else joint, and {DEFAULT.name} at temperature 0."),
+        Field(description=f"Else joint, and {DEFAULT.name} below temperature {JOINT_FROM}."),
     ] = None
     delta: Annotated[
         float | None,

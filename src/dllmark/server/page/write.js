@@ -83,8 +83,8 @@ function fillIn(info, linked) {
   const useOwnDelta = () => (byId("delta").value = info.strategies[byId("strategy").value]);
   byId("strategy").addEventListener("change", useOwnDelta);
   byId("temperature").addEventListener("change", (event) => {
-    const [from, to] = [info.strategy, info.strategy_at_0];
-    const [before, now] = event.target.valueAsNumber === 0 ? [from, to] : [to, from];
+    const [warm, cool] = [info.strategy, info.strategy_below];
+    const [before, now] = event.target.valueAsNumber < info.strategy_from ? [warm, cool] : [cool, warm];
     if (info.public || byId("strategy").value !== before) return;
     byId("strategy").value = now;
     useOwnDelta();
