@@ -296,7 +296,7 @@ class NaiveEngine(Naive):
 
     def logits(self, x):
         rows = super().logits(x)
-        biased = [*rows]
+        biased, self.likely = [*rows], {}
         for at in (at for at, token in enumerate(x) if token == MASK):
             bias = self.bias(x, rows, at)
             biased[at] = [logit + more for logit, more in zip(rows[at], bias, strict=True)]
@@ -311,9 +311,11 @@ class NaiveEngine(Naive):
             return {}
         if x[place] != MASK:
             return {x[place]: 1.0}
-        p = torch.tensor(rows[place]).softmax(0).tolist()
-        likeliest = sorted(range(len(p)), key=lambda token: -p[token])[: self.most]
-        return {token: p[token] if self.most > 1 else 1.0 for token in likeliest}
+        if place not in self.likely:
+            p = torch.tensor(rows[place]).softmax(0).tolist()
+            likeliest = sorted(range(len(p)), key=lambda token: -p[token])[: self.most]
+            self.likely[place] = {token: p[token] if self.most > 1 else 1.0 for token in likeliest}
+        return self.likely[place]
 
     def bias(self, x, rows, at):
         left, right = (
