@@ -81,6 +81,17 @@ def test_it_says_which_samplers_it_is_for(endless, small_key, sampler):
         generate(endless, [PROMPT], mark, sampler, tokens=8, chat=False)
 
 
+def test_what_top_p_leaves_out_is_not_weighed(endless, small_key):
+    mark = Watermark(small_key, "joint", 30.0, tokenizer=endless.tokenizer)
+    only = replace(SAMPLER, top_p=1e-6)  # the likeliest token of each position
+    marked, plain = (
+        generate(endless, [PROMPT], one, sampler, tokens=1, chat=False)[0].ids
+        for one, sampler in ((mark, replace(only, steps=1, block_length=1)),
+                             (None, Llada(1, 1, temperature=0)))
+    )  # fmt: skip
+    assert marked == plain
+
+
 def test_it_is_no_bias(endless, small_key):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
     tokens = torch.tensor([[7, 8]])

@@ -114,7 +114,7 @@ def log_chances(sure: Tensor, chance: Tensor, masked: Tensor, limit: Tensor) -> 
     written when its position draws it and all other masked positions draw what the model is less
     sure of. None was surer than the `limit` [B], as that has been written before.
     """
-    out = ~masked[..., None] | (sure > limit[:, None, None])
+    out = ~masked[..., None] | (sure > limit[:, None, None]) | (chance == 0)
     rest = (1 - chance.sum(-1, keepdim=True)).clamp(min=0)
     # [B, W, C + 1]: the chance of a position to draw none of its so many surest tokens
     tail = torch.cat([chance, rest], 2).flip(2).cumsum(2).flip(2).clamp(min=LEAST, max=1)
