@@ -14,10 +14,9 @@ from dllmark.commands.generate import (
     BATCH,
     MarkSettings,
     TextRun,
-    gather_prompts,
     model_source,
-    read_prompts,
 )
+from dllmark.commands.prompts import gather_prompts, read_prompts
 from dllmark.commands.sampler_options import make_sampler
 from dllmark.errors import DllmarkError, InputError, ModelError
 from dllmark.marking.watermark import Watermark

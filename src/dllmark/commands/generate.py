@@ -27,6 +27,7 @@ from dllmark.commands.options import (
     check_seed,
 )
 from dllmark.commands.payload_options import Carried, carried_payload
+from dllmark.commands.prompts import gather_prompts
 from dllmark.commands.sampler_options import (
     BlockOption,
     CacheOption,
@@ -46,23 +47,19 @@ from dllmark.commands.watch import watched
 from dllmark.errors import InputError, MismatchError, ModelError, TokenizerError
 from dllmark.files import (
     append_line,
-    check_unicode,
-    input_name,
     only_writer_of,
     parse_record,
-    read_input,
     reading,
     whole_lines,
     writing,
 )
-from dllmark.marking.strategies import Strategy, check_delta, find_strategy
+from dllmark.marking.strategies import Strategy, check_delta
 from dllmark.sampling.settings import (
     TEMPERATURE,
     TOKENS,
     Sampler,
     check_length,
-    check_strategy,
-    default_strategy,
+    choose_strategy,
 )
 
 if TYPE_CHECKING:
@@ -174,36 +171,6 @@ def generate(
         terminal.err.print(f"{output}: {written} written, {present} already there")
 
 
-def gather_prompts(arguments: list[str], path: str | None) -> list[str]:
-    """Return the prompts of the arguments, then those of the file; - or neither is the input."""
-    sources = [path] if path else []
-    if "-" in arguments or not (arguments or path):
-        sources.append("-")
-    prompts = [argument for argument in arguments if argument != "-"]
-    for source in dict.fromkeys(sources):
-        prompts += read_prompts(source)
-    for number, prompt in enumerate(prompts, 1):
-        if not prompt.strip():
-            raise InputError(f"prompt {number} is empty: give at least one word to start from")
-        check_unicode(prompt, f"prompt {number}")
-    return prompts
-
-
-def read_prompts(path: str) -> list[str]:
-    """Return the prompts of a JSONL file: objects with "prompt", or just strings.
-
-    A file of another name, or standard input, is one prompt unless it starts with { or ".
-    """
-    text = read_input(path)
-    if not path.endswith(".jsonl") and not text.lstrip().startswith(("{", '"')):
-        return [text.strip()]
-    return [
-        parse_record(line.encode(), f"{input_name(path)}:{number}", "prompt")["prompt"]
-        for number, line in enumerate(text.split("\n"), 1)
-        if line.strip()
-    ]
-
-
 def model_source(model: str | None, key: WatermarkKey | None) -> str:
     """Return what to load: the model that was named, or the one that a key was made for."""
     from dllmark.relation.tokenizer import source_of_model
@@ -230,8 +197,7 @@ class MarkSettings:
         carried: Carried | None = None,
     ) -> MarkSettings:
         """Return the settings of a strategy's name, or of the sampler's own, and of its own δ."""
-        known = default_strategy(sampler) if strategy is None else find_strategy(strategy)
-        check_strategy(known, sampler)
+        known = choose_strategy(strategy, sampler)
         key = carried.key(key) if carried else key
         mark = cls(key, known, known.default_delta if delta is None else delta, carried)
         check_delta(mark.delta)

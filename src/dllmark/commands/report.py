@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dllmark.commands.generate import gather_prompts, model_source
+from dllmark.commands.generate import model_source
 from dllmark.commands.key_options import one_key
 from dllmark.commands.options import JsonOption, OneKeyOption, StrategyOption
+from dllmark.commands.prompts import gather_prompts
 from dllmark.commands.reproduce import OnBatch, command_line, stage_progress
 from dllmark.errors import InputError, MismatchError
-from dllmark.marking.strategies import check_delta, find_strategy
+from dllmark.marking.strategies import check_delta
 from dllmark.sampling.settings import (
     TEMPERATURE,
-    check_strategy,
     check_temperature,
+    choose_strategy,
     default_cache,
-    default_strategy,
 )
 from dllmark.terminal import err, print_json, print_text
 
@@ -280,8 +280,7 @@ def _setting(
     check_temperature(temperature)
     unmarked = Setting(None, temperature=temperature, per_step=PER_STEP)
     sampler = sampler_of(read_family(model), Protocol(cache=default_cache(model)), unmarked)
-    known = default_strategy(sampler) if strategy is None else find_strategy(strategy)
-    check_strategy(known, sampler)
+    known = choose_strategy(strategy, sampler)
     strength = known.default_delta if delta is None else delta
     check_delta(strength)
     return Setting(known.name, gamma, strength, temperature, PER_STEP)

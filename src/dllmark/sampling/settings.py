@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dllmark.errors import DllmarkError, InputError
-from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy
+from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, find_strategy
 
 LladaOrder = Literal["low_confidence", "random", "left_to_right"]
 DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
@@ -242,6 +242,17 @@ def takes_joint(sampler: Sampler) -> bool:
         and sampler.temperature > 0
         and not sampler.end_last
     )
+
+
+def choose_strategy(name: str | None, sampler: Sampler) -> Strategy:
+    """Return the strategy of a name, if it can mark what the sampler writes, or the default one.
+
+    >>> choose_strategy(None, Llada()).name, choose_strategy("kgw", Llada()).name
+    ('joint', 'kgw')
+    """
+    strategy = default_strategy(sampler) if name is None else find_strategy(name)
+    check_strategy(strategy, sampler)
+    return strategy
 
 
 def check_strategy(strategy: Strategy, sampler: Sampler) -> None:

@@ -22,9 +22,8 @@ from dllmark.sampling.settings import (
     TEMPERATURE,
     TOKENS,
     check_length,
-    check_strategy,
+    choose_strategy,
     default_llada,
-    default_strategy,
     steps_for,
 )
 from dllmark.server.detect_api import CoarseEvidence, Evidence, Text
@@ -165,9 +164,8 @@ def make_arguments(
     check_prompts(service.model, prompts, body.tokens, body.chat)
     key, watermark = service.key, None
     if body.watermark:
-        strategy = STRATEGIES[body.strategy] if body.strategy else default_strategy(sampler)
-        check_strategy(strategy, sampler)
-        watermark = Watermark(key, strategy.name, body.delta, tokenizer=service.tokenizer)
+        strategy = choose_strategy(body.strategy, sampler).name
+        watermark = Watermark(key, strategy, body.delta, tokenizer=service.tokenizer)
     seed = secrets.randbelow(LARGEST_SEED) if body.seed is None else body.seed
     return GenerateArguments(
         prompts, key, watermark, sampler, body.tokens, body.chat, seed, body.compare

@@ -312,30 +312,26 @@ class InEngine:
         self, model: Model, canvas: Canvas, sampler: Sampler, generator: torch.Generator
     ) -> Denoiser:
         """Return what reveals the tokens of a canvas from biased logits."""
-        return EngineDenoiser(self.watermark, model, canvas, sampler, generator)
+        return EngineDenoiser(model, canvas, sampler, self.watermark, generator)
 
 
 class EngineDenoiser(Denoiser):
     """A sampler that takes biased logits for the model's own."""
-
-    def __init__(
-        self,
-        watermark: Watermark,
-        model: Model,
-        canvas: Canvas,
-        sampler: Sampler,
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__(model, canvas, sampler, None, generator)
-        self.mark = watermark
 
     def _predict(self, covered: Tensor, shape: StepShape) -> Tensor:
         """Return the model's logits with the bias at every masked position."""
         canvas, logits = self.canvas, super()._predict(covered, shape)
         masked = ~canvas.revealed.gather(1, covered)
         positions = torch.where(masked, covered, -1)
-        biased = self.mark.bias(canvas.tokens, canvas.revealed, logits, positions, covered)
+        assert self.watermark is not None
+        biased = self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, covered)
         return torch.where(masked[..., None], biased, logits)
+
+    def apply_bias(
+        self, positions: Tensor, logits: Tensor, noise: Tensor | None, covered: Tensor
+    ) -> Tensor:
+        """Return the logits of the positions, which have the bias already."""
+        return self._at(positions, logits)
 
 
 def rows_of(state: State) -> tuple[Tensor, Tensor]:
