@@ -14,7 +14,7 @@ from dllmark.experiments.batches import LocalWriter
 from dllmark.experiments.lab import CountedPrompts, Lab
 from dllmark.experiments.p_values import p_by_length
 from dllmark.experiments.settings import Dataset, Protocol, Setting
-from dllmark.marking.strategies import BIASES
+from dllmark.marking.strategies import BIASES, STRATEGIES
 
 PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
 
@@ -171,8 +171,10 @@ def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
     lab = lab_with(endless, [dataset], tmp_path)
     lab.protocol = replace(PROTOCOL, tokens=16, scored=10)
     report = specs.frontier(lab)
-    assert len(report.rows) == 2 * 2 * len(BIASES) * 2
-    assert len(report.curves) == 2 * 2 * len(BIASES) * 2
+    swept = 2 * len(BIASES) + 2 * len(STRATEGIES)  # `joint` needs a temperature
+    assert len(report.rows) == swept * 2
+    assert len(report.curves) == swept * 2
+    assert {row["temperature"] for row in report.rows if row["strategy"] == "joint"} == {0.8}
     assert {curve.y for curve in report.curves} == {"TPR at 1 % FPR", "mean z"}
     assert {row["tokens a step"] for row in report.rows} == {1, 4}
 
@@ -181,7 +183,7 @@ def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
     monkeypatch.setattr(specs, "LENGTHS", (10, 25, 400))
     report = specs.lengths(lab)
     rows = [(row["prompts"], row["strategy"], row["tokens"]) for row in report.rows]
-    assert rows == [(d, s, n) for d in ("C4", "ELI5") for s in BIASES for n in (10, 25)]
+    assert rows == [(d, s, n) for d in ("C4", "ELI5") for s in STRATEGIES for n in (10, 25)]
     row = report.rows[rows.index(("ELI5", "kgw", 25))]
     detector, dataset = Detector(lab.key(0.5), lab.tokenizer), lab.datasets[1]
 
@@ -189,12 +191,14 @@ def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
         texts = lab.texts(dataset, setting)
         return 100 * np.mean([detector.detect(t["ids"][:25]).p_value <= rate for t in texts])
 
-    marked = Setting("kgw", temperature=0.8)
+    marked = Setting("kgw", temperature=0.8, order="low_confidence")
     assert row["TPR at p ≤ 1 %"] == share(marked, 0.01)
     assert row["TPR at p ≤ 0.01 %"] == share(marked, 0.0001)
     assert row["unmarked at p ≤ 1 %"] == share(marked.unmarked, 0.01)
     assert row["texts"] == row["unmarked texts"] == 8
-    assert (report.about["temperature"], report.about["δ"]) == (0.8, 2.0)
+    assert report.about["temperature"] == 0.8
+    assert {row["δ"] for row in report.rows if row["strategy"] != "joint"} == {2.0}
+    assert {row["δ"] for row in report.rows if row["strategy"] == "joint"} == {4.5}
     assert "scored" not in report.about
     assert {curve.panel for curve in report.curves} == {
         f"{name}, at p ≤ {rate} %" for name in ("C4", "ELI5") for rate in ("1", "0.01")

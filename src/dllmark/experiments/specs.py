@@ -28,7 +28,7 @@ from dllmark.experiments.report import Curve, Report, Row, rate_cells
 from dllmark.experiments.runs import summary
 from dllmark.experiments.settings import RATES, SCORINGS, Dataset, Setting
 from dllmark.files import whole_lines
-from dllmark.marking.strategies import BIASES
+from dllmark.marking.strategies import BIASES, STRATEGIES
 
 GAMMAS = (0.25, 0.5, 0.75)
 DELTAS = (1.0, 2.0, 5.0, 10.0)
@@ -36,6 +36,8 @@ ATTACK_RATIOS = (0.1, 0.2)
 SWEEP = (1.0, 2.0, 3.0, 4.0, 6.0)
 LENGTHS = (25, 50, 100, 150, 200, 256, 400)
 LENGTH_RATES = (0.01, 0.0001)
+ORDER = "low_confidence"
+"""Of the frontier and the lengths: `joint` is for LLaDA's."""
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,13 @@ def examples(lab: Lab) -> Report:
 
 
 def frontier(lab: Lab) -> Report:
-    """Detection against perplexity for strategies that bias tokens, by δ, temperature and pace."""
+    """Detection against perplexity for every strategy, by δ, temperature and pace."""
     groups = [(temperature, per_step) for temperature in (0.0, 0.8) for per_step in (1, 4)]
     settings = {
-        (group, strategy): [Setting(strategy, 0.5, delta, *group) for delta in SWEEP]
+        (group, name): [Setting(name, 0.5, delta, *group, order=ORDER) for delta in SWEEP]
         for group in groups
-        for strategy in BIASES
+        for name, strategy in STRATEGIES.items()
+        if group[0] or not strategy.joint
     }
     report = start_report(
         lab, "The frontier", chain(*settings.values()), ("median PPL", ""), judged=True
@@ -200,15 +203,19 @@ def _frontier_row(lab: Lab, dataset: Dataset, setting: Setting) -> Row:
 
 
 def lengths(lab: Lab) -> Report:
-    """How often texts are detected by their length, for every strategy that biases tokens.
+    """How often texts are detected by their length, for every strategy.
 
-    What decides is the exact p-value, as in `dllmark detect`: no threshold is taken from the
-    unmarked texts, whose own rate is reported too. A text counts with its first tokens at every
-    length it reaches. They are written at temperature 0.8: at 0 a small model soon repeats itself,
-    and what repeats is no evidence.
+    Those that bias tokens do so by the protocol's δ; `joint`, whose δ is no bias, has its own. The
+    exact p-value decides, as in `dllmark detect`: no threshold is taken from the unmarked texts,
+    whose own rate is reported too. A text counts with its first tokens at every length it reaches.
+    They are written at temperature 0.8: at 0 a small model soon repeats itself, and what repeats is
+    no evidence.
     """
-    delta = lab.protocol.delta
-    settings = [Setting(strategy, delta=delta, temperature=0.8) for strategy in BIASES]
+    settings = [
+        Setting(name, delta=strategy.default_delta if strategy.joint else lab.protocol.delta,
+                temperature=0.8, order=ORDER)
+        for name, strategy in STRATEGIES.items()
+    ]  # fmt: skip
     title, axes = "Lengths: detection against length", ("tokens", "TPR")
     report = start_report(lab, title, settings, axes, any_length=True)
     for unused in ("scored", "most_repeats"):
@@ -221,7 +228,7 @@ def lengths(lab: Lab) -> Report:
             marked = _by_length(lab.texts(dataset, setting), detector)
             for length, p in marked.items():
                 row: Row = {"prompts": dataset.name, "strategy": setting.strategy,
-                            "tokens": length, "texts": len(p)}  # fmt: skip
+                            "δ": setting.delta, "tokens": length, "texts": len(p)}  # fmt: skip
                 null = plain.get(length, np.zeros(0))
                 for rate in LENGTH_RATES:
                     row |= rate_cells(f"TPR {_at(rate)}", int((p <= rate).sum()), len(p))
