@@ -81,7 +81,8 @@ def test_a_rate_is_the_share_above_the_largest_unmarked_scores(lab, table, scori
 
 def test_a_report_says_by_what_the_texts_were_written(table):
     assert table.about["model"] == "tiny"
-    assert table.origin["texts"].startswith("112 texts in 0:00:")  # 6 settings, 2 x 8 prompts
+    written = 2 * 8 * (1 + len(BIASES))  # prompts of both kinds, unmarked and marked
+    assert table.origin["texts"].startswith(f"{written} texts in 0:00:")
     assert " on CPU " in table.origin["texts"]
     assert f"torch {torch.__version__}, dllmark " in table.origin["texts"]
 

@@ -58,7 +58,7 @@ def test_a_line_says_when_with_which_key_and_how_much_and_nothing_else(dream, au
     age = datetime.now(timezone.utc) - datetime.fromisoformat(line.pop("time"))
     assert timedelta(0) <= age < timedelta(minutes=10)
     assert line == {
-        "key_id": small_key.id, "strategy": "expected-bidirectional", "delta": 4.0,
+        "key_id": small_key.id, "strategy": "fresh-bidirectional", "delta": 4.0,
         "biased": hook.biased, "tokens": 24,
     }  # fmt: skip
     assert small_key.secret.reveal().hex() not in audit.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ import torch
 from toys import END, MASK, PROMPT, narrow, small_toy
 
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 
 diffusers = pytest.importorskip("diffusers", "0.42", reason="diffusers 0.42 needs Python 3.11")
@@ -87,9 +88,7 @@ def test_a_block_is_biased_as_the_end_of_the_whole_text(model, options, length):
     steps, marking = recorded(
         model, options, input_ids=prompt, gen_length=20, editing_threshold=0.3
     )
-    watermark = Watermark(
-        options["key"], "expected-bidirectional", 4.0, tokenizer=options["tokenizer"]
-    )
+    watermark = Watermark(options["key"], ENGINE_DEFAULT.name, 4.0, tokenizer=options["tokenizer"])
     positions = 0
     for (x, before), after in steps:
         start = x.shape[1] - 8

@@ -8,6 +8,7 @@ from toys import MASK, PROMPT, DreamStandIn
 
 from dllmark.errors import DllmarkError, MismatchError
 from dllmark.integrations.dream import DllmarkLogitsHook
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 
 
@@ -40,7 +41,7 @@ def test_it_biases_the_masks_and_neither_prompt_nor_padding(hook, small_key, sma
     before = logits.clone()
     assert hook(0, x, logits) is logits
     masked = x == MASK
-    watermark = Watermark(small_key, "expected-bidirectional", 4.0, tokenizer=small_tokenizer)
+    watermark = Watermark(small_key, ENGINE_DEFAULT.name, 4.0, tokenizer=small_tokenizer)
     expected = watermark.bias(x, ~masked, before, torch.arange(6).expand(2, -1))
     assert torch.equal(logits, torch.where(masked[..., None], expected, before))
     assert hook.biased == 5

@@ -12,7 +12,7 @@ import torch
 from dllmark.errors import DllmarkError, InputError, MismatchError, MissingPackageError
 from dllmark.integrations import marker as marker_module
 from dllmark.integrations.marker import Marker, needs
-from dllmark.marking.strategies import BIASES, DEFAULT, STRATEGIES
+from dllmark.marking.strategies import BIASES, STRATEGIES
 from dllmark.marking.watermark import Watermark
 
 PAD, MASK = 0, 2
@@ -92,8 +92,8 @@ def test_tokens_that_are_no_batch_of_sequences_are_refused(marker):
 
 
 def test_what_is_not_said_is_the_default_for_engines(marker):
-    assert marker.watermark.strategy is DEFAULT
-    assert marker.watermark.delta == DEFAULT.default_delta
+    assert marker.watermark.strategy is STRATEGIES["fresh-bidirectional"]
+    assert marker.watermark.delta == 2.0
 
 
 def test_what_chooses_positions_is_refused(small_key, small_tokenizer):

@@ -7,6 +7,7 @@ from toys import MASK, PROMPT, llada_generate
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.torch import watermarked
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 
 TEXT = torch.tensor([[5, 9, 17, 4, MASK, MASK, 8, MASK, MASK, 11]])
@@ -30,7 +31,7 @@ def options(small_key, small_tokenizer):
 @pytest.fixture
 def bias(small_key, small_tokenizer):
     """The watermark's own bias of some positions of a text, given the logits of only those."""
-    watermark = Watermark(small_key, "expected-bidirectional", 4.0, tokenizer=small_tokenizer)
+    watermark = Watermark(small_key, ENGINE_DEFAULT.name, 4.0, tokenizer=small_tokenizer)
 
     def bias(text, logits, positions):
         at = torch.tensor([positions])

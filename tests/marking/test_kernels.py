@@ -18,7 +18,7 @@ from siphash24 import siphash24
 
 import dllmark.marking.watermark
 from dllmark.marking.state import State
-from dllmark.marking.strategies import BIASES, DEFAULT
+from dllmark.marking.strategies import BIASES, ENGINE_DEFAULT
 from dllmark.relation.key import Secret, TokenizerId, WatermarkKey
 
 if importlib.util.find_spec("triton") is None:
@@ -83,7 +83,10 @@ def by_kernels(watermark, state, reachable=None):
 
 @pytest.mark.parametrize(
     ("strategy", "dtype"),
-    [*((name, torch.float32) for name in BIASES), *((DEFAULT.name, one) for one in DTYPES[1:])],
+    [
+        *((name, torch.float32) for name in BIASES),
+        *((ENGINE_DEFAULT.name, one) for one in DTYPES[1:]),
+    ],
     ids=str,
 )
 def test_every_strategy_and_dtype_at_the_borders(small_blocks, strategy, dtype):

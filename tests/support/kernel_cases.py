@@ -69,10 +69,10 @@ def make_watermark(strategy, size=TOKENS, *, gamma=0.4, delta=1.7, top_k=3):
 
 
 def borders(dtype, size=VOCABULARY, seed=0):
-    """Both ends of a sequence, beside padding, special, known and unknown tokens, and no place."""
+    """Both ends of a sequence, beside padding, special, known, doubled and unknown tokens."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randint(10, TOKENS, (4, 6), generator=rng)
-    tokens[1, :2], tokens[2, 3] = PAD, END
+    tokens[1, :2], tokens[2, :2], tokens[2, 3] = PAD, 33, END
     revealed = torch.tensor([[0, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 0, 1, 0, 0],
                              [0, 0, 1, 0, 0, 1]]) == 1  # fmt: skip
     tokens[~revealed] = MASK
@@ -182,7 +182,7 @@ def graph_follows_its_inputs(watermark):
     for seed in range(3):
         rng = torch.Generator().manual_seed(seed)
         state = some_positions(torch.bfloat16)
-        state[0][:] = torch.randint(0, TOKENS, state[0].shape, generator=rng)
+        state[0][:] = torch.randint(0, 8, state[0].shape, generator=rng)  # pairs come again
         state[1][:] = torch.rand(state[1].shape, generator=rng) < 0.5
         state[2][:] = torch.randn(state[2].shape, generator=rng)
         state[3][:] = state[4][:, torch.randperm(3, generator=rng)[:2]]

@@ -1,6 +1,6 @@
 """The audit file: a line of JSON for each request that was marked, which an operator can show.
 
-    {"time": "2026-11-16T08:00:00+00:00", "key_id": "…", "strategy": "expected-bidirectional",
+    {"time": "2026-11-16T08:00:00+00:00", "key_id": "…", "strategy": "fresh-bidirectional",
      "delta": 2.0, "biased": 2080, "tokens": 64}
 
 No line holds text or a secret. The file is made for its owner alone and only ever grows. Several

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marker import Marker, needs
-from dllmark.marking.strategies import DEFAULT
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -24,7 +24,7 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
 
         pipe = LLaDA2Pipeline(model, DllmarkScheduler(model, "my.key"), tokenizer)
 
-    `model` is the pipeline's: it is where the scheduler sees the token before a block. Further
+    `model` is the pipeline's: it is where the scheduler sees the text before a block. Further
     settings are those of `BlockRefinementScheduler`; the key is none of them, so no config ever
     holds it. `biased` counts; `check()` raises if nothing was marked.
     """
@@ -33,7 +33,7 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
         self,
         model: nn.Module,
         key: Source,
-        strategy: str = DEFAULT.name,
+        strategy: str = ENGINE_DEFAULT.name,
         delta: float | None = None,
         *,
         tokenizer: AnyTokenizer | None = None,
@@ -67,31 +67,24 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
                 "dllmark.integrations.diffusion_gemma.watermarked_pipeline"
             )
         self.check_mask(mask_token_id)
-        left, start = self._before(sample, mask_token_id)
-        writable = torch.ones_like(sample, dtype=torch.bool)
-        if prompt_mask is not None:
-            writable &= ~prompt_mask
+        text = self._text(sample)
+        start = text.shape[1] - sample.shape[1]
+        writable = torch.zeros_like(text, dtype=torch.bool)
+        writable[:, start:] = True if prompt_mask is None else ~prompt_mask
         logits = model_output.clone()
-        self.mark_block(
-            left, left != mask_token_id, sample, sample != mask_token_id, logits, writable, start
-        )
+        self.mark(text, text != mask_token_id, logits, writable, offset=start, at=start)
         masks = {"mask_token_id": mask_token_id, "prompt_mask": prompt_mask}
         return super().step(logits, timestep, sample, **masks, **options)
 
-    def _before(self, block: Tensor, mask_id: int) -> tuple[Tensor, int]:
-        """Return the tokens [B] before the block, or the mask, and where the block begins.
-
-        They are what the model has just seen.
-        """
+    def _text(self, block: Tensor) -> Tensor:
+        """Return the text up to the end of the block: what the model has just seen."""
         seen, self._seen = self._seen, None
-        size = block.shape[1]
-        if seen is None or not torch.equal(seen[:, -size:], block):
+        if seen is None or not torch.equal(seen[:, -block.shape[1] :], block):
             raise DllmarkError(
                 "the model that was given to the scheduler is not the one that was just run: "
                 "pass `pipe.model`"
             )
-        start = seen.shape[1] - size
-        return seen[:, start - 1] if start else torch.full_like(block[:, 0], mask_id), start
+        return seen
 
 
 def _watch(model: nn.Module, scheduler: DllmarkScheduler) -> None:

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marker import Marker, needs
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
 with needs("transformers>=5"):
     from transformers import LogitsProcessor
 
-STRATEGY = "expected-bidirectional"
-"""Others predict nothing, or take the likeliest token of a canvas of noise for certain."""
+STRATEGY = ENGINE_DEFAULT.name
+"""Others predict nothing, or take the likeliest token of a canvas of noise for certain. No pair
+stands on a canvas, so nothing repeats one: here it is `expected-bidirectional`."""
 
 DELTA = 2.0
 """docs/results/diffusion-gemma.md says why: biased logits are fed back to this model."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from dllmark.integrations.marker import Marker, check_whole
-from dllmark.marking.strategies import DEFAULT
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -30,7 +30,7 @@ class DllmarkLogitsHook(Marker):
     def __init__(
         self,
         key: Source,
-        strategy: str = DEFAULT.name,
+        strategy: str = ENGINE_DEFAULT.name,
         delta: float | None = None,
         *,
         tokenizer: AnyTokenizer | None = None,

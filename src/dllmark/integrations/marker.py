@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError, InputError, MissingPackageError
 from dllmark.integrations.audit import RequestCount, audit_file
-from dllmark.marking.strategies import DEFAULT
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
@@ -47,7 +47,7 @@ class Marker:
     def __init__(
         self,
         key: Source,
-        strategy: str = DEFAULT.name,
+        strategy: str = ENGINE_DEFAULT.name,
         delta: float | None = None,
         *,
         tokenizer: AnyTokenizer | None = None,
@@ -60,7 +60,7 @@ class Marker:
         if self.watermark.strategy.joint:
             raise InputError(
                 f"{strategy} chooses positions, which an engine does itself: take another "
-                f"strategy, for instance {DEFAULT.name}"
+                f"strategy, for instance {ENGINE_DEFAULT.name}"
             )
         path = None if audit is None else audit_file(audit)
         self.request = RequestCount(self.watermark, path)

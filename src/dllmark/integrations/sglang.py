@@ -20,7 +20,7 @@ from torch import Tensor
 from dllmark.errors import DllmarkError
 from dllmark.integrations.audit import RequestCount, audit_file
 from dllmark.integrations.marker import Marker, needs
-from dllmark.marking.strategies import DEFAULT
+from dllmark.marking.strategies import ENGINE_DEFAULT
 
 REQUIREMENT = "sglang>=0.5.18"
 
@@ -226,7 +226,7 @@ def _marker(config: Any) -> Marker:
         raise DllmarkError("the setting delta of dllmark is a number")
     marker = Marker(
         given["key"],
-        given.get("strategy", DEFAULT.name),
+        given.get("strategy", ENGINE_DEFAULT.name),
         delta,
         tokenizer=given.get("tokenizer"),
         mask_id=config.mask_id,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dllmark.errors import DllmarkError
 from dllmark.integrations.marker import Marker, check_whole
-from dllmark.marking.strategies import DEFAULT
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -21,7 +21,7 @@ from dllmark.relation.tokenizer import AnyTokenizer
 def watermarked(
     model: nn.Module,
     key: Source,
-    strategy: str = DEFAULT.name,
+    strategy: str = ENGINE_DEFAULT.name,
     delta: float | None = None,
     *,
     tokenizer: AnyTokenizer | None = None,
@@ -91,7 +91,7 @@ class _Hook:
         self._cached = keys
 
     def _mark_part(self, tokens: Tensor, logits: Tensor, given: Mapping[str, Any]) -> None:
-        """Bias a part [B, N] of a text, with the tokens beside it where they are known."""
+        """Bias a part [B, N] of a text, with the rest of the text where it is known."""
         left, right = self._beside(tokens, given)
         masked = tokens == self._mask_id
         if self._shifted and masked[:, 0].any():
@@ -108,7 +108,7 @@ class _Hook:
         self._marker.mark(text, text != self._mask_id, logits, where, offset, at=None)
 
     def _beside(self, tokens: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return [B, 1] each: the tokens before and after a part, [B, 0] where there is none.
+        """Return the tokens before a part and those after it, [B, 0] where there is none.
 
         They are those of the text that the cache was made of. A cache that is not the last one the
         model made, or a copy of it, is of a text we do not know.
@@ -123,7 +123,7 @@ class _Hook:
             return none, none
         if len(text) != len(tokens) or start + count > text.shape[1]:
             return none, none
-        return text[:, max(start - 1, 0) : start], text[:, start + count : start + count + 1]
+        return text[:, :start], text[:, start + count :]
 
 
 def _keys(cache: Any) -> Tensor | None:

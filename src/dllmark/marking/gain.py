@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dllmark.marking.repeats import repeats
 from dllmark.marking.state import BiasSettings
 from dllmark.relation.greenlist import GreenList
 
@@ -49,7 +50,8 @@ def candidate_gains(
     here = block.likely[:, :width]
     at = block.first + torch.arange(width, device=here.device)
     masked = ~block.revealed.index_select(1, at)[..., None, None]
-    neutral = ~scored[here] | repeats(block, width, -1) | repeats(block, width, +1)
+    left, right = (repeats(block.tokens, block.revealed, at, here, side) for side in (-1, +1))
+    neutral = ~scored[here] | left | right
     gain = torch.zeros(here.shape, dtype=torch.float32, device=here.device)
     for side in (-1, +1):
         beside = slice(1 + side, 1 + side + width)
@@ -79,34 +81,6 @@ def _around(block: Block, width: int, top_k: int) -> tuple[Tensor, Tensor, Tenso
     certain[..., 0] = 1
     weights = torch.where(known, certain, p)
     return torch.where(known, tokens, ids), weights, inside.float()
-
-
-def repeats(block: Block, width: int, side: int) -> Tensor:
-    """Return [B, W, C]: the likely tokens whose pair with a revealed neighbour stands already.
-
-    >>> tokens = torch.tensor([[5, 6, 9, 5, 2]])  # 5 6 again would be a repetition
-    >>> likely = torch.tensor([[[6, 9]]])
-    >>> block = Block(tokens, tokens != 2, torch.tensor(4), likely, torch.ones(1, 1, 2))
-    >>> repeats(block, 1, -1).tolist()
-    [[[True, False]]]
-    """
-    at = block.first + side + torch.arange(width, device=block.tokens.device)
-    inside = (at >= 0) & (at < block.tokens.shape[1])
-    at = at.clamp(0, block.tokens.shape[1] - 1)
-    known = (block.revealed.index_select(1, at) & inside)[..., None]
-    here = block.likely[:, :width]
-    near = block.tokens.index_select(1, at)[..., None].expand_as(here)
-    asked = _number(near, here) if side < 0 else _number(here, near)
-    both = block.revealed[:, :-1] & block.revealed[:, 1:]
-    there = torch.where(both, _number(block.tokens[:, :-1], block.tokens[:, 1:]), -1)
-    there = there.sort(1).values
-    index = torch.searchsorted(there, asked.flatten(1)).clamp(max=there.shape[1] - 1)
-    return (there.gather(1, index).view(asked.shape) == asked) & known
-
-
-def _number(left: Tensor, right: Tensor) -> Tensor:
-    """Return one number a pair of tokens."""
-    return left.long() << 32 | right.long()
 
 
 def _colours(green: GreenList, left: Tensor, right: Tensor, needed: Tensor) -> Tensor:

@@ -43,9 +43,9 @@ LOGITS_AT_ONCE = 1 << 22
 """Logits worked on at a time, which bounds the memory a step needs beside those it is given."""
 
 
-def rows_at_once(vocab_size: int) -> int:
-    """Return how many rows over the vocabulary are worked on at a time."""
-    return max(1, LOGITS_AT_ONCE // vocab_size)
+def rows_at_once(width: int) -> int:
+    """Return how many rows of so many logits are worked on at a time."""
+    return max(1, LOGITS_AT_ONCE // width)
 
 
 def predict(state: State, settings: BiasSettings, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,8 @@ from dllmark.errors import InputError, TokenizerError
 from dllmark.marking.strategies import Strategy
 
 Reachable = Callable[[Tensor], Tensor | None]
-"""From the most that logits can gain at each position, [B, K], to the tokens that a sampler could
-draw then, [B, K, V]: only their bias matters. None for all."""
+"""From the most that colours can add to the logits of each position, [B, K], to the tokens that a
+sampler could draw then, [B, K, V]: only their colours matter. None for all."""
 
 
 @dataclass(frozen=True)

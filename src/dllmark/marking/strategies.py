@@ -26,6 +26,9 @@ class Strategy:
                      steer the order is the idea of dgMARK, Hong and No, arXiv 2601.22985)
     joint            position and token are weighed together, by the sampler's own distribution of
                      that choice: for samplers that have one (`dllmark.sampling.joint`)
+    fresh            a token that would repeat a pair which stands in the text gets the mean bias,
+                     as a special token does: a pair is counted once, and nothing is as certain as a
+                     copy
     """
 
     name: str
@@ -35,6 +38,7 @@ class Strategy:
     even_odd_passes: bool = False
     biases_order: bool = False
     joint: bool = False
+    fresh: bool = False
 
 
 STRATEGIES = {
@@ -50,6 +54,14 @@ STRATEGIES = {
             backward=True,
             prediction="expectation",
             even_odd_passes=True,
+        ),
+        Strategy(
+            "fresh-bidirectional",
+            2.0,
+            backward=True,
+            prediction="expectation",
+            even_odd_passes=True,
+            fresh=True,
         ),
         Strategy(
             "guided-bidirectional",
@@ -68,9 +80,13 @@ BIASES = tuple(name for name, strategy in STRATEGIES.items() if not strategy.joi
 """Those that are a bias on logits, for any sampler and engine: all but `joint`."""
 
 DEFAULT = STRATEGIES["expected-bidirectional"]
-"""What marks where nothing else is asked for and the order may be any: in an engine, at temperature
-0, in Dream's order. Our own sampler for LLaDA has a better one (`sampling.settings`);
-docs/defaults.md says why."""
+"""What marks where nothing else is asked for and the order may be any: at temperature 0, in Dream's
+order. Our own sampler for LLaDA has a better one (`sampling.settings`); docs/defaults.md says why.
+"""
+
+ENGINE_DEFAULT = STRATEGIES["fresh-bidirectional"]
+"""What marks in an engine, which measures its confidence on biased logits; docs/defaults.md says
+why."""
 
 MAX_DELTA = 1000.0
 """No logit withstands it, and twice as much is still a number in every format."""

@@ -18,6 +18,7 @@ from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.gpu import has_triton
 from dllmark.marking.bias import biased_logits
 from dllmark.marking.gain import Block, candidate_gains
+from dllmark.marking.repeats import level_repeats
 from dllmark.marking.state import BiasSettings, Reachable, State
 from dllmark.marking.strategies import DEFAULT, check_delta, find_strategy
 from dllmark.relation.greenlist import GreenList, HashedGreenList
@@ -130,11 +131,14 @@ class Watermark:
         by_kernels = isinstance(self._source, WatermarkKey) and _takes(logits, settings.top_k)
         if not by_kernels or logits.device.type == "cpu":
             state.check_values()
-        if not by_kernels:
-            return biased_logits(state, settings, scored, green)
-        from dllmark.marking import kernels
+        if by_kernels:
+            from dllmark.marking import kernels
 
-        return kernels.biased_logits(state, settings, scored, self._device_key(logits.device))
+            key = self._device_key(logits.device)
+            biased = kernels.biased_logits(state, settings, scored, key)
+        else:
+            biased = biased_logits(state, settings, scored, green)
+        return level_repeats(biased, state, settings) if self.strategy.fresh else biased
 
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
         """Return [B, W, C]: what the likely tokens of a block add to the count, times δ."""

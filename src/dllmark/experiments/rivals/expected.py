@@ -7,11 +7,14 @@ strategy of ours.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from dllmark.experiments.rivals.marks import Mark, rows_of
 from dllmark.marking.bias import add_green, neighbours
+from dllmark.marking.repeats import repeating
 from dllmark.marking.state import BiasSettings, State
 from dllmark.marking.strategies import Strategy
 from dllmark.marking.watermark import Watermark
@@ -66,29 +69,9 @@ class Expected(Mark):
         )  # fmt: skip
         counted = weighed & scored
         if self.fresh:
-            counted &= ~repeated(state, side)
+            ids, some = repeating(state, side)
+            counted &= ~torch.zeros_like(counted).scatter(2, ids, some.expand_as(ids))
         return torch.where(counted, green, gamma)
-
-
-def repeated(state: State, side: int) -> Tensor:
-    """Return [B, K, V]: the tokens that would make a pair with a neighbour which is there already.
-
-    >>> tokens = torch.tensor([[5, 6, 9, 5, 2]])  # 5 6 again would be a repetition
-    >>> state = State(tokens, tokens != 2, torch.zeros(1, 5, 10), torch.tensor([[4]]))
-    >>> repeated(state, -1)[0, 0].nonzero().tolist()
-    [[6]]
-    """
-    at = (state.positions + side).clamp(0, state.length - 1).long()
-    inside = (state.positions >= 0) & (state.positions + side == at)
-    known = state.revealed.gather(1, at) & inside
-    pair = (state.revealed[:, :-1] & state.revealed[:, 1:])[:, None]
-    beside, others = state.tokens[:, :-1], state.tokens[:, 1:]
-    if side > 0:
-        beside, others = others, beside
-    same = state.tokens.gather(1, at)[..., None] == beside[:, None]
-    found = torch.where(same & pair & known[..., None], others[:, None].long(), state.vocab_size)
-    again = torch.zeros(*at.shape, state.vocab_size + 1, dtype=torch.bool, device=at.device)
-    return again.scatter(2, found, True)[..., :-1]
 
 
 class Biased(Expected):
@@ -141,17 +124,10 @@ class Sta1(Unbiased):
 class GuidedFresh(Watermark):
     """`guided-bidirectional` that does not prefer what would repeat a pair of the text.
 
-    Such a token gets the mean bias, as a special token does. Else the order would go to it first:
-    nothing is as certain as a copy, and a green copy adds nothing to the count.
+    Else the order would go to such a token first: nothing is as certain as a copy, and a green copy
+    adds nothing to the count.
     """
 
     def __init__(self, key: WatermarkKey, tokenizer: Tokenizer, delta: float) -> None:
         super().__init__(key, "guided-bidirectional", delta, tokenizer=tokenizer)
-
-    def biased(self, state: State) -> Tensor:
-        """Return the biased logits of the positions to fill."""
-        at, last = state.positions, state.length - 1
-        sides = 2 - (at == 0).float() - (at == last).float()
-        mean = self.identity.gamma * self.delta * sides[..., None]
-        again = repeated(state, -1) | repeated(state, +1)
-        return torch.where(again, state.logits[rows_of(state)] + mean, super().biased(state))
+        self.strategy = replace(self.strategy, fresh=True)

@@ -99,15 +99,6 @@ def _in_engine(strategy: str) -> MakeMark:
     return mark
 
 
-def _engine_fresh(
-    key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
-) -> OtherMark:
-    from dllmark.experiments.rivals.expected import GuidedFresh
-    from dllmark.experiments.rivals.marks import InEngine
-
-    return InEngine(GuidedFresh(key, tokenizer, delta))
-
-
 def _unigram(
     key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
 ) -> OtherMark:
@@ -192,7 +183,7 @@ SCHEMES = {
         *map(_ours, STRATEGIES.values()),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
-        Scheme("engine-fresh", _engine_fresh),
+        Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
         Scheme("unigram", _unigram, {"green tokens": scores.unigram}),
         Scheme("kgw-left-to-right", _watermark("kgw"), order="left_to_right"),
         Scheme("gloaguen", _gloaguen, delta=4.0, gamma=0.25),
