@@ -202,11 +202,11 @@ def test_a_text_says_with_which_cache_it_was_written(
 @pytest.mark.parametrize(
     ("options", "strategy", "delta"),
     [
-        ([], "joint", 4.5),
+        ([], "joint", 3.6),
         (["--delta", "3"], "joint", 3.0),
         (["--temperature", "0"], "expected-bidirectional", 2.0),
-        (["--temperature", "0.5"], "expected-bidirectional", 2.0),
-        (["--temperature", "0.7"], "joint", 4.5),
+        (["--temperature", "0.2"], "expected-bidirectional", 2.0),
+        (["--temperature", "0.5"], "joint", 3.6),
         (["--sampler", "dream"], "expected-bidirectional", 2.0),
         (["--order", "random"], "expected-bidirectional", 2.0),
         (["--strategy", "kgw"], "kgw", 2.0),

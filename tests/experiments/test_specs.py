@@ -199,7 +199,7 @@ def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
     assert row["texts"] == row["unmarked texts"] == 8
     assert report.about["temperature"] == 0.8
     assert {row["δ"] for row in report.rows if row["strategy"] != "joint"} == {2.0}
-    assert {row["δ"] for row in report.rows if row["strategy"] == "joint"} == {4.5}
+    assert {row["δ"] for row in report.rows if row["strategy"] == "joint"} == {3.6}
     assert "scored" not in report.about
     assert {curve.panel for curve in report.curves} == {
         f"{name}, at p ≤ {rate} %" for name in ("C4", "ELI5") for rate in ("1", "0.01")

@@ -19,7 +19,7 @@ from dllmark.sampling.texts import generate, generate_both
 SAMPLER = Llada(TOKENS, BLOCK, 0.8)
 
 
-@pytest.mark.parametrize("temperature", [0.8, 1.2])
+@pytest.mark.parametrize("temperature", [0.3, 0.8, 1.2])
 @pytest.mark.parametrize("per_step", [1, 2])
 def test_joint_writes_what_its_formulas_say(endless, small_key, temperature, per_step):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
@@ -105,7 +105,7 @@ def test_the_chances_are_those_of_the_sampler():
     masked = torch.tensor([[True, True, False, True]])
     tokens = logits.topk(6).indices
     sure = logits.log_softmax(-1).gather(2, tokens)
-    chance = warp_logits(sampler, logits).softmax(-1).gather(2, tokens)
+    chance = warp_logits(sampler, logits).log_softmax(-1).gather(2, tokens)
     chances = log_chances(sure, chance, masked, torch.tensor([torch.inf])).exp()
     expected = torch.zeros(4, 6).scatter(1, tokens[0], chances[0])
     many = logits.expand(200_000, -1, -1)

@@ -53,7 +53,8 @@ class NaiveJoint(NaiveExpected):
         if own[1] not in self.likely(rows[own[0]]):
             return own
         before = self.chances(rows, places, limit)
-        after = {pair: p * math.exp(gains[pair[0]][pair[1]]) for pair, p in before.items()}
+        after = {pair: p * math.exp(gains[pair[0]][pair[1]] / self.temperature)
+                 for pair, p in before.items()}  # fmt: skip
         before, after = ({pair: p / sum(one.values()) for pair, p in one.items()}
                          for one in (before, after))  # fmt: skip
         if u[0] * before[own] <= after[own]:

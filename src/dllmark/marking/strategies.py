@@ -71,7 +71,7 @@ STRATEGIES = {
             even_odd_passes=True,
             biases_order=True,
         ),
-        Strategy("joint", 4.5, backward=True, prediction="expectation", joint=True),
+        Strategy("joint", 3.6, backward=True, prediction="expectation", joint=True),
     )
 }
 """Every strategy by its name: the paper's four, then ours."""

@@ -6,6 +6,9 @@ known: a token is drawn, and every other position has drawn one that is less sur
 each position's token change that distribution twice, since a token that is less likely is also
 written later. `joint` weighs the pairs themselves: of all marks that gain as much in a step, it is
 the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
+
+δ is in logits, as everywhere: like them it is divided by the temperature. So the mark is as strong
+where the sampler is sure.
 """
 
 from __future__ import annotations
@@ -23,14 +26,14 @@ CANDIDATES = 32
 """The likeliest tokens of a position, which are weighed. What else is drawn is written as it is."""
 
 LEAST = 1e-12
-"""Probabilities below count as this."""
+"""What all other tokens of a position together are at least drawn with: rounding hides less."""
 
 OTHER_SEED = 0x5EED
 """By what the seed of the mark's draws differs from the sampler's."""
 
 
 class JointDenoiser(Denoiser):
-    """Makes a position and its token e^δ times as likely for each green pair that they add.
+    """Makes a position and its token e^(δ/T) times as likely for each green pair that they add.
 
     The sampler's own choice stays as often as the mark allows, and always where its token is none
     of the likely ones: a strength of 0 changes nothing. What the mark draws comes from `redraws`,
@@ -52,11 +55,11 @@ class JointDenoiser(Denoiser):
         drawn = draw(warp_logits(self.sampler, inside), noise)
         likely = logits.topk(min(CANDIDATES, logits.shape[-1])).indices
         sure = logits.log_softmax(-1).gather(2, likely)
-        chance = warp_logits(self.sampler, inside).softmax(-1).gather(2, likely[:, :width])
+        chance = warp_logits(self.sampler, inside).log_softmax(-1).gather(2, likely[:, :width])
         limit = torch.full_like(score[:, 0], torch.inf)
         # what this step writes counts from the next step on: beside it, logits are of before
         block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp())
-        gain = self.watermark.gains(block, width, logits.shape[-1])
+        gain = self.watermark.gains(block, width, logits.shape[-1]) / self.sampler.temperature
         masked = ~canvas.revealed.index_select(1, places)
         chosen, tokens = [], []
         for number in range(shape.most):
@@ -109,19 +112,19 @@ def reweighed(chances: Tensor, gain: Tensor, own: Tensor, generator: torch.Gener
 def log_chances(sure: Tensor, chance: Tensor, masked: Tensor, limit: Tensor) -> Tensor:
     """Return [B, W, C]: the log of the chance that the sampler writes these tokens next, and there.
 
-    Of the likeliest tokens of each position, best first, it is given how sure the model is (`sure`,
-    a logarithm) and how probably the sampler draws it (`chance`), [B, W, C] both. A token is
-    written when its position draws it and all other masked positions draw what the model is less
-    sure of. None was surer than the `limit` [B], as that has been written before.
+    Of the likeliest tokens of each position, best first, it is given how sure the model is (`sure`)
+    and how probably the sampler draws it (`chance`), logarithms [B, W, C] both. A token is written
+    when its position draws it and all other masked positions draw what the model is less sure of.
+    None was surer than the `limit` [B], as that has been written before.
     """
-    out = ~masked[..., None] | (sure > limit[:, None, None]) | (chance == 0)
-    rest = (1 - chance.sum(-1, keepdim=True)).clamp(min=0)
-    # [B, W, C + 1]: the chance of a position to draw none of its so many surest tokens
-    tail = torch.cat([chance, rest], 2).flip(2).cumsum(2).flip(2).clamp(min=LEAST, max=1)
+    out = ~masked[..., None] | (sure > limit[:, None, None])
+    rest = (1 - chance.exp().sum(-1, keepdim=True)).clamp(min=LEAST).log()
+    # [B, W, C + 1]: how probably a position draws none of its so many surest tokens
+    tail = torch.cat([chance, rest], 2).flip(2).logcumsumexp(2).flip(2).clamp(max=0)
     batch, width, count = sure.shape
     asked = (-sure).view(batch, 1, width * count).expand(-1, width, -1).contiguous()
     surer = torch.searchsorted((-sure).contiguous(), asked)
-    less = tail.gather(2, surer).log().masked_fill(~masked[..., None], 0.0)
+    less = tail.gather(2, surer).masked_fill(~masked[..., None], 0.0)
     itself = torch.eye(width, dtype=torch.bool, device=sure.device)[None, :, :, None]
     others = less.view(batch, width, width, count).masked_fill(itself, 0.0).sum(1)
-    return (chance.clamp(min=LEAST).log() + others).masked_fill(out, -torch.inf)
+    return (chance + others).masked_fill(out, -torch.inf)

@@ -24,9 +24,8 @@ soon repeats itself."""
 DREAM_TOP_K = 50
 """What `transformers` generates with by default, and Dream's code inherits from it."""
 
-JOINT_FROM = 0.7
-"""The temperature from which `joint` is the default. It weighs what the sampler would draw, and a
-sure sampler leaves it little: below, the mark gets too weak."""
+JOINT_FROM = 0.5
+"""The temperature from which `joint` is the default: the lowest at which it was measured."""
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 100.0
 """Below the first, float32 has no digits left for the noise beside the logits, and they overflow in
@@ -270,7 +269,7 @@ def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
 def default_strategy(sampler: Sampler) -> Strategy:
     """Return what marks where no strategy is named; docs/defaults.md says why.
 
-    >>> default_strategy(Llada()).name, default_strategy(Llada(temperature=0.5)).name
+    >>> default_strategy(Llada()).name, default_strategy(Llada(temperature=0.2)).name
     ('joint', 'expected-bidirectional')
     """
     warm = sampler.temperature >= JOINT_FROM
