@@ -2,9 +2,9 @@
 
 Usage: python benchmarks/openai_server.py MODEL [--port 9000] [--tokens 400]
 
-MODEL is what `--judge` takes: `smollm2`, a folder, a GGUF file or a hub id. What is asked for at the
-same time is written in one batch, so that a GPU has something to do. There is one kind of request,
-`POST /v1/chat/completions`, without options; every answer is sampled at temperature 0.7.
+MODEL is what `--judge` takes: `smollm2`, a folder, a GGUF file or a hub id. What is asked for at
+the same time is written in one batch, so that a GPU has something to do. There is one kind of
+request, `POST /v1/chat/completions`, without options; answers are sampled at temperature 0.7.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print the table of a comparison as the results page shows it: fewer columns, intervals in brackets.
+"""Print the table of a comparison as the results page has it: fewer columns, and intervals.
 
 Usage: python benchmarks/rivals.py REPORT.csv...
 
