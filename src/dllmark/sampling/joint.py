@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dllmark.marking.gain import Block
 from dllmark.sampling.canvas import write
-from dllmark.sampling.confidence import confidence, draw, warp_logits
+from dllmark.sampling.confidence import draw, warp_logits
 from dllmark.sampling.denoiser import Denoiser, StepShape
 from dllmark.sampling.settings import Llada
 
@@ -50,12 +50,13 @@ class JointDenoiser(Denoiser):
         """Choose the tokens of a step one after the other, each with its place; write them."""
         assert isinstance(self.sampler, Llada) and self.watermark is not None
         canvas, width = self.canvas, shape.width
-        inside, places = logits[:, :width], covered[0, :width]
-        score = confidence(self.sampler, inside, inside, noise, self.model.end_ids, self.generator)
-        drawn = draw(warp_logits(self.sampler, inside), noise)
+        places = covered[0, :width]
+        warped, certain = warp_logits(self.sampler, logits[:, :width]), logits.log_softmax(-1)
+        drawn = draw(warped, noise)
+        score = certain[:, :width].gather(2, drawn[..., None])[..., 0]
         likely = logits.topk(min(CANDIDATES, logits.shape[-1])).indices
-        sure = logits.log_softmax(-1).gather(2, likely)
-        chance = warp_logits(self.sampler, inside).log_softmax(-1).gather(2, likely[:, :width])
+        sure = certain.gather(2, likely)
+        chance = warped.log_softmax(-1).gather(2, likely[:, :width])
         limit = torch.full_like(score[:, 0], torch.inf)
         # what this step writes counts from the next step on: beside it, logits are of before
         block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp())
