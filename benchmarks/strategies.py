@@ -68,16 +68,22 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     detector = Detector(WatermarkKey.load(arguments.results / "keys" / "gamma-0.5.key"), tokenizer)
     notes = Runs(arguments.results / "runs.jsonl")
 
+    def file(setting: Setting) -> Path:
+        path: Path = arguments.results / "texts" / arguments.prompts / f"{setting.slug}.jsonl"
+        return path
+
     def read(setting: Setting) -> list[dict[str, Any]]:
-        path = arguments.results / "texts" / arguments.prompts / f"{setting.slug}.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in file(setting).read_text(encoding="utf-8").splitlines()]
 
     plain = read(Setting(None))
     null = scores(detector, plain, arguments.scored)
     limits = {rate: threshold(null, rate) for rate in RATES}
     rows: dict[str, Any] = {}
-    for name in BIASES:
-        texts = read(Setting(name, delta=arguments.delta))
+    marked = {name: Setting(name, delta=arguments.delta) for name in BIASES}
+    for name, setting in marked.items():
+        if not file(setting).exists():  # written before there was that strategy
+            continue
+        texts = read(setting)
         z = scores(detector, texts, arguments.scored)
         hits = {rate: int((z > limit.value).sum()) for rate, limit in limits.items()}
         rows[name] = {
@@ -89,7 +95,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                for rate, hit in hits.items()},
             "tokenised again": retokenised(detector, texts),
         }  # fmt: skip
-    slugs = {Setting(name, delta=arguments.delta).slug for name in (None, *BIASES)}
+    slugs = {setting.slug for setting in (Setting(None), *marked.values())}
     return {
         "texts": summary([one for one in notes.notes
                           if one.prompts == arguments.prompts and one.setting in slugs]),
