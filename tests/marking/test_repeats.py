@@ -83,6 +83,15 @@ def test_a_repeated_pair_gets_the_mean_under_every_key(small_tokenizer, text, ag
     assert len(others) > 1  # a new pair has its colour
 
 
+def test_an_end_of_text_beside_another_repeats_nothing(small_tokenizer):
+    """Else texts would end earlier than without a key, where an engine writes their end first."""
+    tokens = torch.tensor([[5, 6, MASK, 1, 1]])
+    _, watermark = fresh(0, small_tokenizer)
+    at, logits = torch.tensor([[2]]), torch.zeros(1, 5, VOCABULARY)
+    [[biased]] = watermark.bias(tokens, tokens != MASK, logits, at)
+    assert biased[1] == 0.25 * DELTA  # as every special token, from the word to its left alone
+
+
 def test_what_stands_at_a_place_is_no_repetition_of_itself(small_tokenizer):
     """Else an engine that edits would be led away from every green token it wrote."""
     tokens = torch.tensor([[5, 6, 7]])

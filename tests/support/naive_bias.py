@@ -1,5 +1,6 @@
 """The bias as a slow loop over the papers' formulas: one position and one token at a time."""
 
+import torch
 from siphash24 import siphash24
 
 VOCABULARY = 37  # two ids more than the small tokenizer has tokens, and no multiple of 8
@@ -50,8 +51,10 @@ def naive_logits(key, strategy, top_k, x, revealed, z, i):
                                 lambda w, v: green(key, v, w)))  # fmt: skip
     gains = [sum(side[v] for side in sides) for v in range(VOCABULARY)]
     if strategy.startswith("fresh"):
-        for v in naive_repeats(x, revealed, i):
-            gains[v] = key.gamma * ((i > 0) + (i + 1 < len(x)))
+        beside = [j for j in (i - 1, i + 1) if 0 <= j < len(x)]
+        sides = sum(not revealed[j] or int(x[j]) not in SPECIAL for j in beside)
+        for v in naive_repeats(x, revealed & ~torch.isin(x, torch.tensor([*SPECIAL])), i):
+            gains[v] = key.gamma * sides
     return [float(z[i, v]) + DELTA * gains[v] for v in range(VOCABULARY)]
 
 

@@ -41,16 +41,17 @@ def _number(left: Tensor, right: Tensor) -> Tensor:
     return left.long() << 32 | right.long()
 
 
-def repeating(state: State, side: int) -> tuple[Tensor, Tensor]:
+def repeating(state: State, side: int, scored: Tensor) -> tuple[Tensor, Tensor]:
     """Return [B, K, L - 1]: the tokens of the vocabulary that repeat a pair, and [B, K, 1]: if any.
 
-    A token may be named often. Where a position has none that is token 0, so that no shape depends
+    A pair has two tokens that are `scored` [V]: an end of text beside another repeats nothing. A
+    token may be named often. Where a position has none that is token 0, so that no shape depends
     on how many there are: nobody has to wait for a GPU. A revealed position may be edited, and what
     stands there is no repetition of itself.
 
     >>> tokens = torch.tensor([[5, 6, 9, 5, 2]])
     >>> state = State(tokens, tokens != 2, torch.zeros(1, 5, 10), torch.tensor([[4, 1]]))
-    >>> ids, some = repeating(state, -1)
+    >>> ids, some = repeating(state, -1, torch.ones(10, dtype=torch.bool))
     >>> ids.tolist(), some.tolist()
     ([[[6, 6, 6, 6], [0, 0, 0, 0]]], [[[True], [False]]])
     """
@@ -61,7 +62,8 @@ def repeating(state: State, side: int) -> tuple[Tensor, Tensor]:
     near = tokens.gather(1, beside[..., 0])[..., None]
     first = torch.arange(state.length - 1, device=tokens.device)
     elsewhere = (first != positions) & (first + 1 != positions)
-    stands = (revealed[:, :-1] & revealed[:, 1:])[:, None] & elsewhere
+    words = _words(state, scored)
+    stands = (words[:, :-1] & words[:, 1:])[:, None] & elsewhere
     left, right = tokens[:, None, :-1], tokens[:, None, 1:]
     same, other = (left == near, right) if side < 0 else (right == near, left)
     found = torch.where(same & stands & known, other.long(), -1)
@@ -69,8 +71,13 @@ def repeating(state: State, side: int) -> tuple[Tensor, Tensor]:
     return torch.where(found >= 0, found, most.clamp(min=0)), most >= 0
 
 
-def level_repeats(biased: Tensor, state: State, settings: BiasSettings) -> Tensor:
-    """Give the tokens that repeat a pair the mean bias, γδ for each side that is in the text.
+def _words(state: State, scored: Tensor) -> Tensor:
+    """Return [B, L]: where a scored token is revealed. What is not may be no token of the model."""
+    return state.revealed & scored[torch.where(state.revealed, state.tokens, 0).long()]
+
+
+def level_repeats(biased: Tensor, state: State, settings: BiasSettings, scored: Tensor) -> Tensor:
+    """Give the tokens that repeat a pair the mean bias: γδ for each side with a word, or a mask.
 
     It is written into the biased logits [B, K, V]. Every position is compared with every pair of
     its text, so many positions by parts: what is worked on at a time is bounded.
@@ -79,15 +86,17 @@ def level_repeats(biased: Tensor, state: State, settings: BiasSettings) -> Tenso
     text = torch.arange(batch, device=biased.device)[:, None, None]
     index = state.logit_index(state.positions).clamp(min=0)[..., None]
     exact, sides = torch.promote_types(biased.dtype, torch.float32), (-1, +1)[: settings.sides]
+    counts = ~state.revealed | _words(state, scored)
     beside = torch.stack([state.positions + side for side in sides], -1)
-    inside = ((beside >= 0) & (beside < length)).sum(-1, keepdim=True)
-    mean = settings.gamma * settings.delta * inside.float()
+    inside = (beside >= 0) & (beside < length)
+    inside &= counts[text, beside.clamp(0, length - 1)]
+    mean = settings.gamma * settings.delta * inside.sum(-1, keepdim=True).float()
     at_once = max(1, rows_at_once(length) // max(1, batch))
     for start in range(0, count if length > 1 else 0, at_once):
         part = slice(start, start + at_once)
         some, rows = replace(state, positions=state.positions[:, part]), biased[:, part]
         for side in sides:
-            ids, there = repeating(some, side)
+            ids, there = repeating(some, side, scored)
             plain = state.logits[text, index[:, part], ids].to(exact)
             level = (plain + mean[:, part]).to(rows.dtype)
             rows.scatter_(2, ids, torch.where(there, level, rows.gather(2, ids)))

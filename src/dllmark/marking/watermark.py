@@ -138,7 +138,8 @@ class Watermark:
             biased = kernels.biased_logits(state, settings, scored, key)
         else:
             biased = biased_logits(state, settings, scored, green)
-        return level_repeats(biased, state, settings) if self.strategy.fresh else biased
+        fresh = self.strategy.fresh
+        return level_repeats(biased, state, settings, scored) if fresh else biased
 
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
         """Return [B, W, C]: what the likely tokens of a block add to the count, times δ."""

@@ -69,7 +69,7 @@ class Expected(Mark):
         )  # fmt: skip
         counted = weighed & scored
         if self.fresh:
-            ids, some = repeating(state, side)
+            ids, some = repeating(state, side, scored)
             counted &= ~torch.zeros_like(counted).scatter(2, ids, some.expand_as(ids))
         return torch.where(counted, green, gamma)
 
