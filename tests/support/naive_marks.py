@@ -118,6 +118,14 @@ class Naive:
         return [gains(token) if token in self.words else self.key.gamma * most
                 for token in vocabulary]  # fmt: skip
 
+    def pairs_of_words(self, x):
+        return {pair for pair in pairwise(x) if all(token in self.words for token in pair)}
+
+    def sides(self, x, at):
+        """How many neighbours are words, or will be."""
+        beside = [x[place] for place in (at - 1, at + 1) if 0 <= place < len(x)]
+        return sum(token == MASK or token in self.words for token in beside)
+
 
 class NaiveUnigram(Naive):
     def bias(self, x, logits, at):
@@ -222,9 +230,8 @@ class NaiveGuidedFresh(NaiveExpected):
 
     def bias(self, x, logits, at):
         left, right = sides = self.neighbours(x, logits, at, 1.0, most=8)
-        there = {pair for pair in pairwise(x) if MASK not in pair}
+        there, inside = self.pairs_of_words(x), self.sides(x, at)
         after = x[at + 1] if at + 1 < len(x) else None
-        inside = (at > 0) + (at + 1 < len(x))
 
         def gain(v):
             if (x[at - 1], v) in there or (v, after) in there:
@@ -338,9 +345,8 @@ class NaiveEngineExpected(NaiveEngine):
 
 class NaiveEngineFresh(NaiveEngineExpected):
     def bias(self, x, rows, at):
-        there = {pair for pair in pairwise(x) if MASK not in pair}
+        there, inside = self.pairs_of_words(x), self.sides(x, at)
         after = x[at + 1] if at + 1 < len(x) else None
-        inside = (at > 0) + (at + 1 < len(x))
         return [
             0.5 * self.delta * inside if (x[at - 1], v) in there or (v, after) in there else more
             for v, more in enumerate(super().bias(x, rows, at))
