@@ -77,7 +77,7 @@ def test_each_text_is_marked_by_the_algorithm_and_only_by_it(
 def test_a_block_is_biased_as_the_end_of_its_text(
     algorithms, settings, model, monkeypatch, small_key, small_tokenizer, name, length, fdfo
 ):
-    """The left neighbour across blocks included, the prompt not; edits are biased as well."""
+    """The text of the blocks before included, the prompt not; edits are biased as well."""
     base = algorithms[name].__mro__[2]
     marking = algorithms[name](config({"dllmark": settings}, fdfo=fdfo))
     watermark = Watermark(small_key, ENGINE_DEFAULT.name, 4.0, tokenizer=small_tokenizer)
@@ -93,7 +93,6 @@ def test_a_block_is_biased_as_the_end_of_its_text(
         nonlocal compared
         for row, before in enumerate(batch.before):
             x = torch.cat([before, batch.input_ids[row * 8 : row * 8 + 8]])[None]
-            x = x[:, -9:]  # of what is before the block only one token is known
             start = x.shape[1] - 8
             covered = torch.arange(start, start + 8)[None]
             block = given[-1][row * 8 : row * 8 + 8][None]
@@ -126,13 +125,11 @@ def test_a_slot_that_another_request_had_before_is_not_mistaken_for_its_past(alg
     marking = algorithms["DLLMarkLowConfidence"](config({"dllmark": settings}))
     from dllmark.integrations.sglang import _Block
 
-    marking._blocks[1] = _Block("one", 0, MASK, 30)
-    assert marking._left_of(1, "one", 8) == 30
-    assert marking._left_of(1, "one", 0) == MASK
-    assert marking._left_of(1, "one", 16) == MASK
-    assert marking._left_of(1, "two", 8) == MASK
-    assert marking._left_of(2, "one", 8) == MASK
-    assert marking._left_of(1, "", 8) == MASK
+    marking._blocks[1] = _Block("one", 8, torch.arange(8), torch.arange(8, 16))
+    assert marking._text_before(1, "one", 16).tolist() == [*range(16)]
+    assert marking._text_before(1, "one", 8).tolist() == [*range(8)]
+    for other in [(1, "one", 24), (1, "two", 16), (2, "one", 16), (1, "", 16)]:
+        assert marking._text_before(*other).tolist() == []
 
 
 def test_a_mask_that_the_user_wrote_is_prompt(algorithms, settings):

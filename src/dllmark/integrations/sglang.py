@@ -46,19 +46,19 @@ def register() -> None:
 
 
 class _Block(NamedTuple):
-    """The block a request was last run on, with the tokens before it and at its end."""
+    """The block a request was last run on: the text that is known before it, and its tokens."""
 
     request: str
     start: int
-    left: int
-    last: int
+    before: Tensor
+    tokens: Tensor
 
 
 class MarkedAlgorithm:
     """Mixed into a dLLM algorithm: it biases the logits before each step.
 
-    A step sees one block only. The token before it is what `run` saw at the end of the request's
-    block before; where that came out of SGLang's prefix cache, the pair across is not marked.
+    A step sees one block only. The text before it is what `run` saw of the request's blocks before;
+    where these came out of SGLang's prefix cache, the pair across is not marked.
     """
 
     block_size: int
@@ -73,15 +73,19 @@ class MarkedAlgorithm:
         weakref.finalize(self, _end_all, self._counts)
         self._slots: list[int] = []
         self._blocks: dict[int, _Block] = {}
-        self._left: list[int] = []
+        self._before = torch.empty(0)
         self._report_at = 1
 
     def run(self, model_runner: Any, forward_batch: Any, algo_states: Any = None) -> Any:
-        """Run a block as the base class does, knowing the token before it."""
+        """Run a block as the base class does, knowing the text before it."""
         starts: list[int] = forward_batch.positions.view(-1, self.block_size)[:, 0].tolist()
         slots: list[int] = forward_batch.req_pool_indices.tolist()
         requests = forward_batch.rids or [""] * len(slots)
-        self._left = [self._left_of(*place) for place in zip(slots, requests, starts, strict=True)]
+        blocks = forward_batch.input_ids.view(-1, self.block_size)
+        texts = [self._text_before(*place) for place in zip(slots, requests, starts, strict=True)]
+        self._before = blocks.new_full((len(slots), max(map(len, texts), default=0)), self.mask_id)
+        for row, text in zip(self._before, texts, strict=True):
+            row[len(row) - len(text) :] = text
         masks: list[int] = self._masked(forward_batch).sum(1).tolist()
         for place in zip(slots, requests, starts, masks, strict=True):
             self._count(*place)
@@ -90,8 +94,8 @@ class MarkedAlgorithm:
         result = super().run(model_runner, forward_batch, algo_states)  # type: ignore[misc]
         if wanted and self.marker.biased == before:
             raise DllmarkError("SGLang filled masks without calling step: nothing was marked")
-        ends = forward_batch.input_ids.view(-1, self.block_size)[:, -1].tolist()
-        for slot, *block in zip(slots, requests, starts, self._left, ends, strict=True):
+        written = forward_batch.input_ids.view(-1, self.block_size).clone()
+        for slot, *block in zip(slots, requests, starts, texts, written, strict=True):
             self._blocks[slot] = _Block(*block)
         self._report()
         return result
@@ -101,9 +105,14 @@ class MarkedAlgorithm:
         block = forward_batch.input_ids.view(-1, self.block_size)
         logits = _dense(logits_output).view(*block.shape, -1)
         masked = self._masked(forward_batch)
-        left = torch.tensor(self._left, device=block.device, dtype=block.dtype)
-        counts = self.marker.mark_block(
-            left, left != self.mask_id, block, ~masked, logits, _writable(masked, states)
+        known = self._before != self.mask_id
+        counts = self.marker.mark(
+            torch.cat([self._before, block], 1),
+            torch.cat([known, ~masked], 1),
+            logits,
+            torch.cat([torch.zeros_like(known), _writable(masked, states)], 1),
+            offset=known.shape[1],
+            at=None,
         )
         for slot, count in zip(self._slots, counts, strict=True):
             self._counts[slot].biased += count
@@ -115,14 +124,16 @@ class MarkedAlgorithm:
         prompt = getattr(forward_batch, "dllm_prompt_mask", None)
         return masked if prompt is None else masked & ~prompt
 
-    def _left_of(self, slot: int, request: str, start: int) -> int:
-        """Return the token before a request's block, or the mask where it is not known."""
+    def _text_before(self, slot: int, request: str, start: int) -> Tensor:
+        """Return what is known of the text before a request's block, up to there."""
         block = self._blocks.get(slot)
         if block is None or not request or block.request != request:
-            return self.mask_id
+            return torch.empty(0)
         if block.start == start:
-            return block.left
-        return block.last if block.start + self.block_size == start else self.mask_id
+            return block.before
+        if block.start + self.block_size != start:
+            return torch.empty(0)
+        return torch.cat([block.before.to(block.tokens), block.tokens])
 
     def _count(self, slot: int, request: str, start: int, masks: int) -> None:
         """Count the tokens of a block that is new. A slot's new request ends the one before."""
