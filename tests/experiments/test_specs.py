@@ -172,10 +172,10 @@ def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
     lab = lab_with(endless, [dataset], tmp_path)
     lab.protocol = replace(PROTOCOL, tokens=16, scored=10)
     report = specs.frontier(lab)
-    swept = 2 * len(BIASES) + 2 * len(STRATEGIES)  # `joint` needs a temperature
+    swept = 4 * len(STRATEGIES)
     assert len(report.rows) == swept * 2
     assert len(report.curves) == swept * 2
-    assert {row["temperature"] for row in report.rows if row["strategy"] == "joint"} == {0.8}
+    assert {row["temperature"] for row in report.rows if row["strategy"] == "joint"} == {0, 0.8}
     assert {curve.y for curve in report.curves} == {"TPR at 1 % FPR", "mean z"}
     assert {row["tokens a step"] for row in report.rows} == {1, 4}
 

@@ -1,6 +1,7 @@
 """`joint` weighs the sampler's own choice of position and token, and writes what it says."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ from dllmark.sampling.texts import generate, generate_both
 SAMPLER = Llada(TOKENS, BLOCK, 0.8)
 
 
-@pytest.mark.parametrize("temperature", [0.3, 0.8, 1.2])
-@pytest.mark.parametrize("per_step", [1, 2])
+@pytest.mark.parametrize("temperature", [0, 0.1, 0.3, 0.8, 1.2])
+@pytest.mark.parametrize("per_step", [1, 2, 4])
 def test_joint_writes_what_its_formulas_say(endless, small_key, temperature, per_step):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
     sampler = Llada(TOKENS // per_step, BLOCK, temperature)
@@ -53,6 +54,30 @@ def test_beside_each_other_both_texts_are_those_of_one_by_one(endless, small_key
     assert marked.ids != unmarked.ids
 
 
+def test_a_step_writes_neighbours_only_where_there_is_no_other_place(endless, small_key):
+    mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
+    steps = steps_of(endless, Llada(TOKENS // 2, BLOCK, 0.8), mark, [PROMPT], TOKENS, seed=4)
+    masks = [set(range(steps[0].start, steps[0].tokens.shape[1]))]
+    masks += [{at for at in masks[0] if not canvas.revealed[0, at]} for canvas in steps]
+    for before, after in pairwise(masks):
+        one, other = sorted(before - after)
+        first = steps[0].start + (one - steps[0].start) // BLOCK * BLOCK
+        block = before & set(range(first, first + BLOCK))
+        if other - one == 1:
+            assert any(all(abs(at - place) < 2 for at in block) for place in (one, other))
+
+
+def test_beside_each_other_several_tokens_a_step_are_those_of_one_by_one(endless, small_key):
+    mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
+    sampler = Llada(TOKENS // 4, BLOCK, 0.8)
+    marked, unmarked = generate_both(endless, PROMPT, mark, sampler, tokens=TOKENS, chat=False)
+    alone = [
+        generate(endless, [PROMPT], one, sampler, tokens=TOKENS, chat=False)[0].ids
+        for one in (mark, None)
+    ]
+    assert [marked.ids, unmarked.ids] == alone
+
+
 def test_a_bit_matrix_marks_as_the_key_does(endless, small_key, tmp_path):
     vocab_size = endless.config.vocab_size
     hashed = HashedGreenList(small_key, vocab_size)
@@ -69,7 +94,6 @@ def test_a_bit_matrix_marks_as_the_key_does(endless, small_key, tmp_path):
     "sampler",
     [
         Dream(8, "entropy"),
-        Llada(8, temperature=0),
         Llada(8, order="random"),
         Llada(8, end_last=True),
         Parallel(),
@@ -77,7 +101,7 @@ def test_a_bit_matrix_marks_as_the_key_does(endless, small_key, tmp_path):
 )
 def test_it_says_which_samplers_it_is_for(endless, small_key, sampler):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
-    with pytest.raises(InputError, match="low_confidence order, at a temperature above 0"):
+    with pytest.raises(InputError, match="low_confidence order, without end_last"):
         generate(endless, [PROMPT], mark, sampler, tokens=8, chat=False)
 
 
@@ -106,7 +130,7 @@ def test_the_chances_are_those_of_the_sampler():
     tokens = logits.topk(6).indices
     sure = logits.log_softmax(-1).gather(2, tokens)
     chance = warp_logits(sampler, logits).log_softmax(-1).gather(2, tokens)
-    chances = log_chances(sure, chance, masked, torch.tensor([torch.inf])).exp()
+    chances = log_chances(sure, chance, masked, 6).exp()
     expected = torch.zeros(4, 6).scatter(1, tokens[0], chances[0])
     many = logits.expand(200_000, -1, -1)
     drawn = draw(

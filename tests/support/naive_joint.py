@@ -39,20 +39,23 @@ class NaiveJoint(NaiveExpected):
         own = {at: self.pick(rows[at], at) for at in block}
         gains = {at: [gain - self.mean(x, at) for gain in self.bias(x, rows, at)]
                  for at in block if x[at] == MASK}  # fmt: skip
-        limit = math.inf
+        near = set()
         for _ in range(per_step):
-            places = [at for at in block if x[at] == MASK]
+            masks = [at for at in block if x[at] == MASK]
+            places = [at for at in masks if at not in near] or masks
             first = max(places, key=lambda at: self.sure(rows, at, own[at]))
-            at, token = self.choice(rows, block, places, gains, (first, own[first]), limit)
-            limit = self.sure(rows, first, own[first])
+            at, token = self.choice(rows, block, places, gains, (first, own[first]))
             x[at] = token
+            near |= {at - 1, at + 1}
 
-    def choice(self, rows, block, places, gains, own, limit):
+    def choice(self, rows, block, places, gains, own):
+        if not self.temperature:
+            return self.best(rows, places, gains)
         shape = (1, 1 + BLOCK * 32)
         u = torch.rand(shape, generator=self.redraws, dtype=torch.float64)[0].tolist()
         if own[1] not in self.likely(rows[own[0]]):
             return own
-        before = self.chances(rows, places, limit)
+        before = self.chances(rows, places)
         after = {pair: p * math.exp(gains[pair[0]][pair[1]] / self.temperature)
                  for pair, p in before.items()}  # fmt: skip
         before, after = ({pair: p / sum(one.values()) for pair, p in one.items()}
@@ -67,13 +70,25 @@ class NaiveJoint(NaiveExpected):
                 more[pair] = math.log(after[pair] - before[pair]) - noise
         return max(more, key=more.__getitem__)
 
+    def best(self, rows, places, gains):
+        """At temperature 0: what is gained, less what logits must lose so that it comes first."""
+        sure = {at: torch.tensor(rows[at]).log_softmax(0).tolist() for at in places}
+        worth = {}
+        for at in places:
+            for token in self.likely(rows[at]):
+                reached = [(one, max(c for c in sure[one] if c <= sure[at][token]))
+                           for one in places if one != at]  # fmt: skip
+                lost = sum(max(sure[one]) - c for one, c in [(at, sure[at][token]), *reached])
+                worth[at, token] = gains[at][token] - lost
+        return max(worth, key=worth.__getitem__)
+
     def mean(self, x, at):
         return self.delta * self.key.gamma * ((at > 0) + (at + 1 < len(x)))
 
     def likely(self, row):
         return sorted(range(len(row)), key=lambda token: -row[token])[:32]
 
-    def chances(self, rows, places, limit):
+    def chances(self, rows, places):
         """The chance of each place and likely token to be what the sampler writes next."""
         q = {at: (torch.tensor(rows[at]) / self.temperature).softmax(0).tolist() for at in places}
         sure = {at: torch.tensor(rows[at]).log_softmax(0).tolist() for at in places}
@@ -85,6 +100,5 @@ class NaiveJoint(NaiveExpected):
                     for one in places
                     if one != at
                 )
-                if sure[at][token] <= limit:
-                    found[at, token] = q[at][token] * math.prod(others)
+                found[at, token] = q[at][token] * math.prod(others)
         return found

@@ -171,8 +171,7 @@ def frontier(lab: Lab) -> Report:
     settings = {
         (group, name): [Setting(name, 0.5, delta, *group, order=ORDER) for delta in SWEEP]
         for group in groups
-        for name, strategy in STRATEGIES.items()
-        if group[0] or not strategy.joint
+        for name in STRATEGIES
     }
     report = start_report(
         lab, "The frontier", chain(*settings.values()), ("median PPL", ""), judged=True

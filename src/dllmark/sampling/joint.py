@@ -9,9 +9,15 @@ the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
 
 δ is in logits, as everywhere: like them it is divided by the temperature. So the mark is as strong
 where the sampler is sure.
+
+Two neighbours that are written in one step are drawn without knowledge of each other. Their pair
+can carry no mark, and often is no good text. So a step of several tokens leaves a place between
+them, as long as there is one; each is weighed as if the step began with it.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -26,7 +32,13 @@ CANDIDATES = 32
 """The likeliest tokens of a position, which are weighed. What else is drawn is written as it is."""
 
 LEAST = 1e-12
-"""What all other tokens of a position together are at least drawn with: rounding hides less."""
+"""What rounding hides of the tokens of a position that are no candidates."""
+
+COLDEST = 1e-3
+"""The temperature that chances at 0 are computed for; then the best is taken, without a draw."""
+
+NEVER = -1e9
+"""The log of the chance of what top_p leaves out: none, and still a number."""
 
 OTHER_SEED = 0x5EED
 """By what the seed of the mark's draws differs from the sampler's."""
@@ -36,8 +48,8 @@ class JointDenoiser(Denoiser):
     """Makes a position and its token e^(δ/T) times as likely for each green pair that they add.
 
     The sampler's own choice stays as often as the mark allows, and always where its token is none
-    of the likely ones: a strength of 0 changes nothing. What the mark draws comes from `redraws`,
-    so that the sampler's own draws are those of unmarked text.
+    of the likely ones: at one token a step, a strength of 0 changes nothing. What the mark draws
+    comes from `redraws`, so that the sampler's own draws are those of unmarked text.
     """
 
     def generators(self) -> list[torch.Generator]:
@@ -53,26 +65,37 @@ class JointDenoiser(Denoiser):
         places = covered[0, :width]
         warped, certain = warp_logits(self.sampler, logits[:, :width]), logits.log_softmax(-1)
         drawn = draw(warped, noise)
+        temperature = self.sampler.temperature or COLDEST
+        if not self.sampler.temperature:
+            warped = warped / temperature
         score = certain[:, :width].gather(2, drawn[..., None])[..., 0]
         likely = logits.topk(min(CANDIDATES, logits.shape[-1])).indices
         sure = certain.gather(2, likely)
         chance = warped.log_softmax(-1).gather(2, likely[:, :width])
-        limit = torch.full_like(score[:, 0], torch.inf)
         # what this step writes counts from the next step on: beside it, logits are of before
         block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp())
-        gain = self.watermark.gains(block, width, logits.shape[-1]) / self.sampler.temperature
+        gain = self.watermark.gains(block, width, logits.shape[-1]) / temperature
         masked = ~canvas.revealed.index_select(1, places)
+        at, apart, reach = torch.arange(width, device=places.device), masked, self._reach()
         chosen, tokens = [], []
         for number in range(shape.most):
-            chances = log_chances(sure[:, :width], chance, masked, limit)
-            first = score.masked_fill(~masked, -torch.inf).argmax(1, keepdim=True)
+            free = torch.where(apart.any(1, keepdim=True), apart, masked)
+            chances = log_chances(sure[:, :width], chance, free, logits.shape[-1])
+            first = score.masked_fill(~free, -torch.inf).argmax(1, keepdim=True)
             place, token = self._weighed(chances, gain, likely[:, :width], drawn, first)
             wanted = (self.count > number) & masked.any(1)
             chosen.append(torch.where(wanted, places[place], -1))
             tokens.append(token)
             masked = masked.scatter(1, place[:, None], False)
-            limit = score.gather(1, first)[:, 0]
+            apart = apart & ((at - place[:, None]).abs() > reach)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
+
+    def _reach(self) -> Tensor:
+        """Return [B, 1]: how far a step keeps away from what it writes; not in unmarked text."""
+        reach = torch.ones_like(self.canvas.tokens[:, :1])
+        if self.canvas.pair:
+            reach[1:] = 0
+        return reach
 
     def _weighed(
         self, chances: Tensor, gain: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
@@ -83,9 +106,11 @@ class JointDenoiser(Denoiser):
         own = first[:, 0] * likely.shape[2] + here.int().argmax(1)
         index = own.clone()
         marked = slice(1) if self.canvas.pair else slice(None)  # and draws as if it were alone
-        index[marked] = reweighed(
-            chances[marked].flatten(1), gain[marked].flatten(1), own[marked], self.redraws
-        )
+        chances, gain = chances[marked].flatten(1), gain[marked].flatten(1)
+        if self.sampler.temperature:
+            index[marked] = reweighed(chances, gain, own[marked], self.redraws)
+        else:
+            index[marked] = (chances + gain).argmax(1)
         chosen = likely.flatten(1).gather(1, index[:, None])[:, 0]
         known = here.any(1)
         place = torch.where(known, index // likely.shape[2], first[:, 0])
@@ -110,16 +135,17 @@ def reweighed(chances: Tensor, gain: Tensor, own: Tensor, generator: torch.Gener
     return torch.where(u[:, 0] * was <= is_now, own, likelier.argmax(1))
 
 
-def log_chances(sure: Tensor, chance: Tensor, masked: Tensor, limit: Tensor) -> Tensor:
+def log_chances(sure: Tensor, chance: Tensor, masked: Tensor, vocab_size: int) -> Tensor:
     """Return [B, W, C]: the log of the chance that the sampler writes these tokens next, and there.
 
     Of the likeliest tokens of each position, best first, it is given how sure the model is (`sure`)
     and how probably the sampler draws it (`chance`), logarithms [B, W, C] both. A token is written
     when its position draws it and all other masked positions draw what the model is less sure of.
-    None was surer than the `limit` [B], as that has been written before.
+    What rounding hides of a position's other tokens, none of which is likelier than these, is
+    bounded by their number.
     """
-    out = ~masked[..., None] | (sure > limit[:, None, None])
     rest = (1 - chance.exp().sum(-1, keepdim=True)).clamp(min=LEAST).log()
+    rest = rest.minimum(chance[..., -1:] + math.log(vocab_size)).clamp(min=NEVER)
     # [B, W, C + 1]: how probably a position draws none of its so many surest tokens
     tail = torch.cat([chance, rest], 2).flip(2).logcumsumexp(2).flip(2).clamp(max=0)
     batch, width, count = sure.shape
@@ -128,4 +154,4 @@ def log_chances(sure: Tensor, chance: Tensor, masked: Tensor, limit: Tensor) -> 
     less = tail.gather(2, surer).masked_fill(~masked[..., None], 0.0)
     itself = torch.eye(width, dtype=torch.bool, device=sure.device)[None, :, :, None]
     others = less.view(batch, width, width, count).masked_fill(itself, 0.0).sum(1)
-    return (chance + others).masked_fill(out, -torch.inf)
+    return (chance + others).masked_fill(~masked[..., None], -torch.inf)

@@ -232,13 +232,12 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
 def takes_joint(sampler: Sampler) -> bool:
     """Return whether `joint` can mark: there is a distribution of position and token to weigh.
 
-    >>> takes_joint(Llada()), takes_joint(Llada(temperature=0)), takes_joint(Dream())
+    >>> takes_joint(Llada()), takes_joint(Llada(order="random")), takes_joint(Dream())
     (True, False, False)
     """
     return (
         isinstance(sampler, Llada)
         and sampler.order == "low_confidence"
-        and sampler.temperature > 0
         and not sampler.end_last
     )
 
@@ -261,8 +260,8 @@ def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
     """
     if strategy.joint and not takes_joint(sampler):
         raise InputError(
-            f"{strategy.name} is for LLaDA's sampler in its low_confidence order, at a temperature "
-            f"above 0, without end_last: choose another strategy, for instance {DEFAULT.name}"
+            f"{strategy.name} is for LLaDA's sampler in its low_confidence order, without "
+            f"end_last: choose another strategy, for instance {DEFAULT.name}"
         )
 
 

@@ -71,7 +71,6 @@ def _ours(strategy: Strategy) -> Scheme:
         _watermark(strategy.name),
         delta=strategy.default_delta,
         orders=("low_confidence",) if strategy.joint else (),
-        noise=strategy.joint,
         ours=True,
     )
 
