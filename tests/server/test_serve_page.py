@@ -294,24 +294,6 @@ def test_another_strategy_brings_its_own_delta(page):
     expect(page.get_by_label("δ, bias")).to_have_attribute("max", f"{MAX_DELTA:g}")
 
 
-def test_temperature_0_brings_the_strategy_that_can_mark_there(page):
-    """And takes it back; a strategy that someone chose stays."""
-    open_advanced(page)
-    set_temperature(page, "0")
-    shows_with_its_delta(page, "expected-bidirectional")
-    set_temperature(page, "0.8")
-    shows_with_its_delta(page, "joint")
-    page.get_by_label("Strategy").select_option("kgw")
-    set_temperature(page, "0")
-    shows_with_its_delta(page, "kgw")
-
-
-def set_temperature(page, value):
-    """Fill it in and leave the field."""
-    page.get_by_label("Temperature").fill(value)
-    page.get_by_label("Temperature").blur()
-
-
 def test_comments_that_keep_a_stream_alive_are_passed_over(browser, serve, key, monkeypatch):
     monkeypatch.setattr(streams, "PING_SECONDS", 0.001)
     with opened(browser, serve([key]).url) as page:

@@ -9,7 +9,6 @@ import typer
 
 from dllmark.errors import InputError
 from dllmark.marking.strategies import DEFAULT, STRATEGIES
-from dllmark.sampling.settings import JOINT_FROM
 
 PAYLOAD_BITS = 16
 
@@ -106,7 +105,7 @@ StrategyOption = Annotated[
     str | None,
     typer.Option(
         help=f"One of {', '.join(STRATEGIES)}. Without it, joint where the sampler has LLaDA's "
-        f"low_confidence order and a temperature of at least {JOINT_FROM}, else {DEFAULT.name}."
+        f"low_confidence order, else {DEFAULT.name}."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -24,9 +24,6 @@ soon repeats itself."""
 DREAM_TOP_K = 50
 """What `transformers` generates with by default, and Dream's code inherits from it."""
 
-JOINT_FROM = 0.5
-"""The temperature from which `joint` is the default: the lowest at which it was measured."""
-
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 100.0
 """Below the first, float32 has no digits left for the noise beside the logits, and they overflow in
 the end; above the second every token is as likely as any other."""
@@ -235,11 +232,7 @@ def takes_joint(sampler: Sampler) -> bool:
     >>> takes_joint(Llada()), takes_joint(Llada(order="random")), takes_joint(Dream())
     (True, False, False)
     """
-    return (
-        isinstance(sampler, Llada)
-        and sampler.order == "low_confidence"
-        and not sampler.end_last
-    )
+    return isinstance(sampler, Llada) and sampler.order == "low_confidence" and not sampler.end_last
 
 
 def choose_strategy(name: str | None, sampler: Sampler) -> Strategy:
@@ -268,11 +261,10 @@ def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
 def default_strategy(sampler: Sampler) -> Strategy:
     """Return what marks where no strategy is named; docs/defaults.md says why.
 
-    >>> default_strategy(Llada()).name, default_strategy(Llada(temperature=0.2)).name
+    >>> default_strategy(Llada()).name, default_strategy(Dream()).name
     ('joint', 'expected-bidirectional')
     """
-    warm = sampler.temperature >= JOINT_FROM
-    return STRATEGIES["joint"] if warm and takes_joint(sampler) else DEFAULT
+    return STRATEGIES["joint"] if takes_joint(sampler) else DEFAULT
 
 
 def steps_for(sampler: Llada | Dream, tokens: int) -> int:

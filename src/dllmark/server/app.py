@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from dllmark import __version__
 from dllmark.errors import DllmarkError, KeyFileError, KeyRingError, MismatchError
 from dllmark.marking.strategies import MAX_DELTA, STRATEGIES
-from dllmark.sampling.settings import JOINT_FROM, TEMPERATURE, TOKENS, Llada, default_strategy
+from dllmark.sampling.settings import TEMPERATURE, TOKENS, Llada, default_strategy
 from dllmark.server import detect_api, generate_api, openai_api, upstream_api
 from dllmark.server.access import Tokens
 from dllmark.server.guard import Guard
@@ -87,8 +87,6 @@ class ServerInfo(BaseModel):
         dict[str, float], Field(description="Those that can be chosen, each with its own δ.")
     ]
     strategy: Annotated[str, Field(description="The one that is used where none is chosen.")]
-    strategy_from: Annotated[float, Field(description="The temperature from which it is used.")]
-    strategy_below: Annotated[str, Field(description="The one that is used below.")]
     max_delta: float
     temperature: Annotated[float, Field(description="Where no other is chosen.")]
     tokens: Annotated[int, Field(description="To write where no other number is chosen.")]
@@ -174,8 +172,6 @@ def _add_own_routes(app: FastAPI, service: Service) -> None:
             upstream=service.upstream.url if service.upstream and not service.public else None,
             strategies={strategy.name: strategy.default_delta for strategy in strategies},
             strategy=default_strategy(Llada()).name,
-            strategy_from=JOINT_FROM,
-            strategy_below=default_strategy(Llada(temperature=0)).name,
             max_delta=MAX_DELTA,
             temperature=TEMPERATURE,
             tokens=min(TOKENS, service.limits.tokens),

@@ -13,11 +13,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from dllmark.detection.detector import Detector, Mark
-from dllmark.marking.strategies import DEFAULT, MAX_DELTA, STRATEGIES
+from dllmark.marking.strategies import MAX_DELTA, STRATEGIES
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.tokenizer import Ids
 from dllmark.sampling.settings import (
-    JOINT_FROM,
     MAX_TEMPERATURE,
     TEMPERATURE,
     TOKENS,
@@ -61,7 +60,7 @@ class GenerateRequest(BaseModel):
     ] = False
     strategy: Annotated[
         StrategyName | None,
-        Field(description=f"Else joint, and {DEFAULT.name} below temperature {JOINT_FROM}."),
+        Field(description="Else joint."),
     ] = None
     delta: Annotated[
         float | None,

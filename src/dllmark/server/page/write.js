@@ -82,13 +82,6 @@ function fillIn(info, linked) {
   byId("strategy").value = info.strategy;
   const useOwnDelta = () => (byId("delta").value = info.strategies[byId("strategy").value]);
   byId("strategy").addEventListener("change", useOwnDelta);
-  byId("temperature").addEventListener("change", (event) => {
-    const [warm, cool] = [info.strategy, info.strategy_below];
-    const [before, now] = event.target.valueAsNumber < info.strategy_from ? [warm, cool] : [cool, warm];
-    if (info.public || byId("strategy").value !== before) return;
-    byId("strategy").value = now;
-    useOwnDelta();
-  });
   byId("delta").max = info.max_delta;
   byId("delta").disabled = info.public; // a form is not sent while a field that is required is empty
   if (!info.public) useOwnDelta();
