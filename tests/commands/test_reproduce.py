@@ -118,6 +118,8 @@ def test_json_is_what_the_file_holds(run, folder, tmp_path):
         (["table1", *SMALL, "--batch", "0"], "batch is at least 1; got 0"),
         (["table1", "rivals", *SMALL, "--scheme", "kgv"], "no scheme 'kgv'"),
         (["table1", "rivals", *SMALL, "--only", "length"], "no report 'length'"),
+        (["table1", "attacks", *SMALL, "--only", "burn"], "no attack 'burn': choose among delete"),
+        (["rivals", *SMALL, "--judge", "none", "--strength", "-1"], "a strength is at least 0"),
         (["table1", *SMALL, "--samples", "9"], "has 8 rows, fewer than 9 samples"),
         (["table1", *SMALL, "--scored", "33"], "33 tokens cannot be scored of texts of 32"),
         (["table1", *SMALL, "--delta", "-1"], "green tokens, from 0 to 1000; got -1"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -213,6 +214,19 @@ def test_some_reports_may_be_made_alone(lab, reports):
         list(rivals(lab, 1, "low_confidence", False, ["kgw"], ["lengths", "nosuch"]))
     with pytest.raises(InputError, match="no report 'strengths'"):
         list(rivals(lab, 1, "low_confidence", True, ["kgw"], ["strengths"]))
+
+
+def test_any_setting_may_be_compared_over_chosen_strengths(lab):
+    only = ["strengths-t0.8-p2-low_confidence"]
+    unjudged = replace(lab, datasets=lab.datasets[:1], judge=None, second_judge=None)
+    [(name, report)] = rivals(
+        unjudged, 1, "low_confidence", False, ["kgw", "dgmark"], only, (0, 0.75)
+    )
+    assert name == "rivals-strengths-t0.8-p2-low_confidence"
+    assert "2 a step" in report.title
+    rows = [(row["scheme"], row["δ"]) for row in report.rows if row["score"] != "windows of 8"]
+    assert rows == [("unmarked", None), ("kgw", 0.0), ("kgw", 1.5), ("dgmark", None)]
+    assert only[0] not in compare.wanted_reports("low_confidence", False, [])
 
 
 def test_a_scheme_of_one_order_is_compared_in_that_one():

@@ -94,6 +94,14 @@ def test_schemes_that_are_named_are_attacked_alone(lab, full):
         robustness.attacks(lab, Adversary(), 1, "low_confidence", ("kgv",))
 
 
+def test_attacks_that_are_named_are_made_alone(lab, full):
+    adversary = Adversary()
+    report = robustness.attacks(lab, adversary, 1, "low_confidence", ("kgw",), ("paste", "swap"))
+    assert list(dict.fromkeys(row["attack"] for row in report.rows)) == ["none", "swap", "paste"]
+    with pytest.raises(InputError, match="no attack 'burn': choose among delete"):
+        robustness.attacks(lab, adversary, 1, "low_confidence", ("kgw",), ("burn",))
+
+
 def test_what_is_not_given_is_said_not_to_have_run(lab):
     report = robustness.attacks(lab, Adversary(), 1, "low_confidence")
     not_run = {row["attack"] for row in report.rows if row["texts"] == "not run"}

@@ -185,8 +185,13 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="rivals: only this report, for instance t0-p1-low_confidence; several times."
+            help="rivals: only this report, for instance t0-p1-low_confidence; attacks: only this "
+            "attack; several times."
         ),
+    ] = None,
+    strength: Annotated[
+        list[float] | None,
+        typer.Option(help="rivals, over δ: such a share of each scheme's own; several times."),
     ] = None,
     device: Annotated[
         str, typer.Option(help="local: where the model writes, `auto`, `cpu` or `cuda`.")
@@ -204,9 +209,9 @@ def reproduce(
     """
     from dllmark.cluster import Engine
     from dllmark.detection.calibrate import require_matplotlib
-    from dllmark.experiments.rivals.compare import wanted_reports
+    from dllmark.experiments.rivals.compare import STRENGTHS, rivals, wanted_reports
     from dllmark.experiments.rivals.schemes import find_scheme
-    from dllmark.experiments.robustness import attacks
+    from dllmark.experiments.robustness import ATTACKS, attacks, check_attacks
     from dllmark.experiments.settings import Protocol
     from dllmark.files import only_writer_in
 
@@ -220,8 +225,10 @@ def reproduce(
         raise InputError(f"batch is at least 1; got {batch}")
     for name in scheme or []:
         find_scheme(name)
-    if only:
+    if only and Experiment.RIVALS in experiments:
         wanted_reports(order, quick, only)
+    if only and Experiment.ATTACKS in experiments:
+        check_attacks(only)
     if DRAWN.intersection(experiments):
         require_matplotlib()
     protocol = Protocol(samples, tokens, scored, block, max_repeats, suppress_end, delta, cache)
@@ -241,12 +248,16 @@ def reproduce(
                     report = _nulls(model, prompts, samples, many, on_key)
                 _publish(report, out, name.value, as_json)
             elif name is Experiment.RIVALS:
-                for file, report in _rivals(lab, compared, order, quick, scheme or [], only or []):
+                reports = rivals(
+                    lab, compared, order, quick, scheme or [], only or [], strength or STRENGTHS
+                )
+                for file, report in _one_by_one(lab, reports):
                     _publish(report, out, file, as_json)
             else:
                 with stage_progress() as lab.on_batch:
                     if name is Experiment.ATTACKS:
-                        report = attacks(lab, adversary, compared, order, scheme or [])
+                        some = only or ATTACKS
+                        report = attacks(lab, adversary, compared, order, scheme or [], some)
                     else:
                         report = _run(name, lab, adversary)
                 _publish(report, out, name.value, as_json)
@@ -324,13 +335,8 @@ def _nulls(model: str, prompts: Prompts, count: int, keys: int, on_key: OnBatch)
     return nulls(load_tokenizer(model), prompts.read_texts(count), keys, on_key)
 
 
-def _rivals(
-    lab: Lab, keys: int, order: str, quick: bool, schemes: list[str], only: list[str]
-) -> Iterator[tuple[str, Report]]:
-    """Compare other people's schemes with ours; yield each report when its texts are written."""
-    from dllmark.experiments.rivals.compare import rivals
-
-    reports = rivals(lab, keys, order, quick, schemes, only)
+def _one_by_one(lab: Lab, reports: Iterator[tuple[str, Report]]) -> Iterator[tuple[str, Report]]:
+    """Yield each report when its texts are written, and show how far that is."""
     while True:
         with stage_progress() as lab.on_batch:
             found = next(reports, None)

@@ -35,6 +35,8 @@ from dllmark.relation.tokenizer import Ids
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
 
+ATTACKS = (*TOKEN_ATTACKS, "synonyms", "paste", "redenoise", "paraphrase")
+
 ATTACKED = (*STRATEGIES, "unigram", "lr-dwm", "dgmark")
 """The schemes whose texts are attacked where none are named."""
 
@@ -75,11 +77,17 @@ class Attacked:
 
 
 def attacks(
-    lab: Lab, adversary: Adversary, keys: int, order: str, names: Collection[str] = ()
+    lab: Lab,
+    adversary: Adversary,
+    keys: int,
+    order: str,
+    names: Collection[str] = (),
+    only: Collection[str] = ATTACKS,
 ) -> Report:
-    """Detection after every attack, by each scheme's own p-value."""
+    """Detection after every attack, or only after some, by each scheme's own p-value."""
     if keys < 1:
         raise InputError(f"at least 1 key is needed; got {keys}")
+    check_attacks(only)
     [way] = ways(order, quick=True)
     schemes = [find_scheme(name) for name in dict.fromkeys(names or ATTACKED)]
     settings = [(scheme, way.marked(scheme, 1.0, keys)) for scheme in schemes]
@@ -92,7 +100,8 @@ def attacks(
     report.about["keys"] = keys
     for dataset in lab.datasets:
         columns = [
-            list(_rows(lab, dataset, scheme, by_key, adversary)) for scheme, by_key in settings
+            list(_rows(lab, dataset, scheme, by_key, adversary, only))
+            for scheme, by_key in settings
         ]
         for same_attack in zip(*columns, strict=True):
             report.rows += chain(*same_attack)
@@ -100,11 +109,25 @@ def attacks(
     return report
 
 
+def check_attacks(names: Collection[str]) -> None:
+    """Raise `InputError` unless there are attacks of these names.
+
+    >>> check_attacks(["paste", "redenoise"])
+    """
+    if unknown := set(names) - set(ATTACKS):
+        raise InputError(f"no attack {min(unknown)!r}: choose among {', '.join(ATTACKS)}")
+
+
 def _rows(
-    lab: Lab, dataset: Dataset, scheme: Scheme, settings: list[Setting], adversary: Adversary
+    lab: Lab,
+    dataset: Dataset,
+    scheme: Scheme,
+    settings: list[Setting],
+    adversary: Adversary,
+    only: Collection[str],
 ) -> Iterator[list[Row]]:
     """Yield what is found of one scheme's texts, of all keys, after each attack: a row a score."""
-    plans = [_attacked(lab, dataset, setting, adversary) for setting in settings]
+    plans = [_attacked(lab, dataset, setting, adversary, only) for setting in settings]
     for by_key in zip(*plans, strict=True):
         row: Row = {"prompts": dataset.name, "attack": by_key[0].attack,
                     "strength": by_key[0].strength, "scheme": scheme.name, "score": None,
@@ -163,17 +186,22 @@ def _best_span(detector: Detector, text: str) -> float:
 
 
 def _attacked(
-    lab: Lab, dataset: Dataset, setting: Setting, adversary: Adversary
+    lab: Lab, dataset: Dataset, setting: Setting, adversary: Adversary, only: Collection[str]
 ) -> Iterator[Attacked]:
-    """Yield the texts of one key after every attack, in an order that is always the same."""
+    """Yield the texts of one key, then after each attack, in an order that is always the same."""
     texts = {number: text["text"] for number, text in enumerate(lab.texts(dataset, setting))}
-    yield from _edited(lab, texts, adversary)
-    yield from _refilled(lab, dataset, setting, adversary)
-    yield from _paraphrased(lab, dataset, setting, adversary)
+    yield Attacked("none", 0.0, texts)
+    yield from _edited(lab, texts, adversary, only)
+    if "redenoise" in only:
+        yield from _refilled(lab, dataset, setting, adversary)
+    if "paraphrase" in only:
+        yield from _paraphrased(lab, dataset, setting, adversary)
 
 
-def _edited(lab: Lab, texts: dict[int, str], adversary: Adversary) -> Iterator[Attacked]:
-    """Yield texts without an attack, then after each that takes no model."""
+def _edited(
+    lab: Lab, texts: dict[int, str], adversary: Adversary, only: Collection[str]
+) -> Iterator[Attacked]:
+    """Yield texts after each attack that takes no model."""
 
     def edited(attack: str, strength: float, change: Change | None) -> Attacked:
         if change is None:
@@ -184,14 +212,13 @@ def _edited(lab: Lab, texts: dict[int, str], adversary: Adversary) -> Iterator[A
         })  # fmt: skip
 
     humans = [text for dataset in lab.datasets for text in dataset.truths]
-    yield Attacked("none", 0.0, texts)
     for name in TOKEN_ATTACKS:
-        for ratio in EDITED:
+        for ratio in EDITED if name in only else ():
             yield edited(name, ratio, token_edit(name, ratio, lab.tokenizer))
-    for ratio in SYNONYM_SHARES:
+    for ratio in SYNONYM_SHARES if "synonyms" in only else ():
         words = adversary.synonyms
         yield edited("synonyms", ratio, None if words is None else _with_synonyms(ratio, words))
-    for ratio in PASTED:
+    for ratio in PASTED if "paste" in only else ():
         yield edited("paste", ratio, _pasted(ratio, humans))
 
 

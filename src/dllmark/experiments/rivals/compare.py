@@ -116,18 +116,21 @@ def rivals(
     quick: bool,
     names: Collection[str] = (),
     only: Collection[str] = (),
+    strengths: Collection[float] = STRENGTHS,
 ) -> Iterator[tuple[str, Report]]:
     """Yield a report for each setting of the sampler, and ones of detection by length and by δ.
 
     With `quick` there is one setting, and no report by δ; with `only`, the reports of these names
     alone. Each comes as soon as its texts are written, so that a run that is cut off has whole
-    reports. Without `names`, all schemes are compared.
+    reports. Without `names`, all schemes are compared. The `strengths` are shares of their own δ.
     """
     if keys < 1:
         raise InputError(f"at least 1 key is needed; got {keys}")
+    if min(strengths) < 0:
+        raise InputError(f"a strength is at least 0; got {min(strengths):g}")
     schemes = [find_scheme(name) for name in dict.fromkeys(names)] or list(SCHEMES.values())
     first, *others = ways(order, quick)
-    wanted = set(wanted_reports(order, quick, only))
+    wanted = wanted_reports(order, quick, only)
     if first.slug in wanted:
         yield f"rivals-{first.slug}", _compare(lab, first, _entries(schemes, first), keys)
     if LENGTHS_REPORT in wanted:
@@ -137,10 +140,11 @@ def rivals(
     for way in others:
         if way.slug in wanted:
             yield f"rivals-{way.slug}", _compare(lab, way, _entries(schemes, way), keys)
-    if STRENGTHS_REPORT in wanted:
-        varied = _compare(lab, first, _entries(schemes, first, STRENGTHS), keys)
-        varied.title += ", over δ"
-        yield f"rivals-{STRENGTHS_REPORT}", varied
+    for name, way in _varied(first, *others).items():
+        if name in wanted:
+            varied = _compare(lab, way, _entries(schemes, way, strengths), keys)
+            varied.title += ", over δ"
+            yield f"rivals-{name}", varied
 
 
 def wanted_reports(order: str, quick: bool, only: Collection[str]) -> list[str]:
@@ -149,15 +153,22 @@ def wanted_reports(order: str, quick: bool, only: Collection[str]) -> list[str]:
     >>> wanted_reports("low_confidence", quick=True, only=[])
     ['t0.8-p1-low_confidence', 'lengths']
     """
-    first, *others = (way.slug for way in ways(order, quick))
-    known = [first, LENGTHS_REPORT, *others, *([] if quick else [STRENGTHS_REPORT])]
-    if unknown := set(only) - set(known):
-        raise InputError(f"no report {min(unknown)!r}: choose among {', '.join(known)}")
-    return [name for name in known if name in only] if only else known
+    first, *others = ways(order, quick)
+    names = [first.slug, LENGTHS_REPORT, *(way.slug for way in others)]
+    varied = [] if quick else list(_varied(first, *others))
+    if unknown := set(only) - {*names, *varied}:
+        raise InputError(f"no report {min(unknown)!r}: choose among {', '.join([*names, *varied])}")
+    return [name for name in [*names, *varied] if name in only] or [*names, *varied[:1]]
+
+
+def _varied(first: Way, *others: Way) -> dict[str, Way]:
+    """Return the reports over δ, of which without a choice only the first is made."""
+    named = {f"{STRENGTHS_REPORT}-{way.slug}": way for way in others}
+    return {STRENGTHS_REPORT: first, **named}
 
 
 def _entries(
-    schemes: list[Scheme], way: Way, strengths: tuple[float, ...] = (1.0,)
+    schemes: list[Scheme], way: Way, strengths: Collection[float] = (1.0,)
 ) -> list[tuple[Scheme, float]]:
     """Return the schemes that can be written in a way, each with its strengths."""
     return [
