@@ -8,8 +8,8 @@ run: the forward pass, in torch alone and with our kernels; the official step of
 alone; the reference implementation's watermark; our step without and with each strategy's
 watermark, and that watermark alone; the peak memory of each; the floors of the machine; and how
 fast pairs are coloured. A step is a real one, in the middle of writing 256 tokens after a prompt of
-30, one token a step, at temperature 0; that of `joint`, which needs noise, and one without a mark
-also at 0.8.
+30, one token a step, at temperature 0; that of `joint` at 0.8, where one without a mark is also
+measured.
 
 Without a GPU it measures models a thousand times smaller, which shows only that it runs.
 """
