@@ -65,7 +65,7 @@ def test_dream(run, tokenizer, prompt):
         "dream.md",
         {"model": model, "input_ids": prompt},
         {
-            "tokens=256": "tokens=24", "steps=256": "steps=4",
+            "tokens=256": "tokens=16", "steps=256": "steps=4",
             "tokens=128": "tokens=4", "steps=64": "steps=2",
         },
     )  # fmt: skip
