@@ -7,7 +7,7 @@ import pytest
 import torch
 from naive_joint import NaiveJoint
 from naive_marks import BLOCK, PROMPT, TOKENS, Naive
-from tiny import steps_of
+from tiny import MASK, steps_of
 
 from dllmark.errors import InputError
 from dllmark.marking.watermark import Watermark
@@ -114,6 +114,18 @@ def test_what_top_p_leaves_out_is_not_weighed(endless, small_key):
                              (None, Llada(1, 1, temperature=0)))
     )  # fmt: skip
     assert marked == plain
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-4, 0.8])
+@pytest.mark.parametrize(("block_length", "steps"), [(3, 6), (BLOCK, 4)])
+def test_every_place_is_written_where_few_tokens_can_be(
+    endless, small_key, temperature, block_length, steps
+):
+    mark = Watermark(small_key, "joint", 30.0, tokenizer=endless.tokenizer)
+    sampler = Llada(steps, block_length, temperature, top_p=1e-6)
+    [*_, last] = steps_of(endless, sampler, mark, [PROMPT, "w9"], TOKENS)
+    assert last.revealed.all()
+    assert not (last.tokens == MASK).any()
 
 
 def test_it_is_no_bias(endless, small_key):
