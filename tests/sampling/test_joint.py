@@ -34,10 +34,11 @@ def test_joint_writes_what_its_formulas_say(endless, small_key, temperature, per
 
 
 @pytest.mark.parametrize("cache", ["none", "block"])
-def test_no_strength_changes_nothing(endless, small_key, cache):
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_no_strength_changes_nothing(endless, small_key, cache, temperature):
+    sampler = replace(SAMPLER, cache=cache, temperature=temperature)
     marked, plain = (
-        generate(endless, [PROMPT, "w9"], mark, replace(SAMPLER, cache=cache), tokens=TOKENS,
-                 chat=False)
+        generate(endless, [PROMPT, "w9"], mark, sampler, tokens=TOKENS, chat=False)
         for mark in (Watermark(small_key, "joint", 0.0, tokenizer=endless.tokenizer), None)
     )  # fmt: skip
     assert [text.ids for text in marked] == [text.ids for text in plain]

@@ -25,9 +25,9 @@ REPEATING = {"prompt": "Hm", "tokens": 24, "seed": 7, "temperature": 0, "delta":
 """What the tiny model answers with the same few tokens again and again."""
 
 
-def written(model, key, tokens=16, watermark=True, top_p=1.0, **options):
+def written(model, key, tokens=16, watermark=True, temperature=0.8, top_p=1.0, **options):
     """What the library writes for the same request."""
-    sampler = Llada(steps=tokens // 2, block_length=tokens, top_p=top_p)
+    sampler = Llada(steps=tokens // 2, block_length=tokens, temperature=temperature, top_p=top_p)
     options = {"strategy": "joint", **options}
     mark = Watermark(key, **options, tokenizer=model.tokenizer) if watermark else None
     [text] = dllmark.generate(
@@ -51,6 +51,11 @@ def test_the_mark_and_the_sampling_are_the_requests(server, model, key):
     assert server.post("/v1/generate", **request).json()["text"] == strong
     plain = server.post("/v1/generate", **REQUEST, watermark=False).json()
     assert (plain["text"], plain["watermark"]) == (written(model, key, watermark=False).text, None)
+
+
+def test_at_temperature_0_the_mark_is_the_same(server, model, key):
+    answer = server.post("/v1/generate", **REQUEST, temperature=0).json()
+    assert answer["text"] == written(model, key, temperature=0).text
 
 
 @pytest.mark.parametrize(("name", "cache"), [("embedded", "block"), ("tiny", "none")])

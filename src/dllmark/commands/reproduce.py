@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -223,6 +224,9 @@ def reproduce(
         raise InputError("--device is for --engine local: on Ray each worker takes a GPU")
     if batch < 1:
         raise InputError(f"batch is at least 1; got {batch}")
+    for share in strength or []:
+        if not 0 <= share < math.inf:
+            raise InputError(f"a strength is at least 0; got {share:g}")
     for name in scheme or []:
         find_scheme(name)
     if only and Experiment.RIVALS in experiments:

@@ -76,7 +76,9 @@ class JointDenoiser(Denoiser):
         block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp())
         gain = self.watermark.gains(block, width, logits.shape[-1]) / temperature
         masked = ~canvas.revealed.index_select(1, places)
-        at, apart, reach = torch.arange(width, device=places.device), masked, self._reach()
+        at, apart = torch.arange(width, device=places.device), masked
+        reach = torch.zeros_like(canvas.tokens[:, :1])
+        reach[self._marked] = 1
         chosen, tokens = [], []
         for number in range(shape.most):
             free = torch.where(apart.any(1, keepdim=True), apart, masked)
@@ -90,12 +92,10 @@ class JointDenoiser(Denoiser):
             apart = apart & ((at - place[:, None]).abs() > reach)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
 
-    def _reach(self) -> Tensor:
-        """Return [B, 1]: how far a step keeps away from what it writes; not in unmarked text."""
-        reach = torch.ones_like(self.canvas.tokens[:, :1])
-        if self.canvas.pair:
-            reach[1:] = 0
-        return reach
+    @property
+    def _marked(self) -> slice:
+        """The texts that are marked: of a pair the first, which is written as if it were alone."""
+        return slice(1) if self.canvas.pair else slice(None)
 
     def _weighed(
         self, chances: Tensor, gain: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
@@ -105,7 +105,7 @@ class JointDenoiser(Denoiser):
         here = likely.gather(1, first[..., None].expand(-1, -1, likely.shape[2]))[:, 0] == token
         own = first[:, 0] * likely.shape[2] + here.int().argmax(1)
         index = own.clone()
-        marked = slice(1) if self.canvas.pair else slice(None)  # and draws as if it were alone
+        marked = self._marked
         chances, gain = chances[marked].flatten(1), gain[marked].flatten(1)
         if self.sampler.temperature:
             index[marked] = reweighed(chances, gain, own[marked], self.redraws)

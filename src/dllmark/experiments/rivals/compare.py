@@ -126,8 +126,6 @@ def rivals(
     """
     if keys < 1:
         raise InputError(f"at least 1 key is needed; got {keys}")
-    if min(strengths) < 0:
-        raise InputError(f"a strength is at least 0; got {min(strengths):g}")
     schemes = [find_scheme(name) for name in dict.fromkeys(names)] or list(SCHEMES.values())
     first, *others = ways(order, quick)
     wanted = wanted_reports(order, quick, only)
