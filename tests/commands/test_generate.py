@@ -143,8 +143,11 @@ def without_settings(record):
 
 
 SAMPLERS = {  # what each has beside what all have
-    "llada": (["--steps", "16", "--block", "16"], Llada(16, 16, 1.0, 0.9)),
-    "guided": (["--steps", "16", "--cfg-scale", "0.5"], Llada(16, 32, 1.0, 0.9, cfg_scale=0.5)),
+    "llada": (["--steps", "16", "--block", "16"], Llada(16, 16, 1.0, 0.9, apart=True)),
+    "guided": (
+        ["--steps", "16", "--cfg-scale", "0.5", "--no-apart"],
+        Llada(16, 32, 1.0, 0.9, cfg_scale=0.5),
+    ),
     "dream": (["--steps", "16", "--top-k", "20"], Dream(16, "entropy", 1.0, 0.9, top_k=20)),
     "parallel": (["--block", "16"], Parallel(block_length=16, temperature=1.0, top_p=0.9)),
 }

@@ -131,14 +131,15 @@ def test_every_prompt_is_answered_in_order(text_run, whole):
 @pytest.mark.parametrize(
     ("settings", "sampler"),
     [
-        ({}, Llada(4, 8, 1.0)),
+        ({}, Llada(4, 8, 1.0, apart=True)),
+        ({"no-apart": False}, Llada(4, 8, 1.0)),
         ({"order": "left_to_right"}, Llada(4, 8, 1.0, order="left_to_right")),
-        ({"top-p": 0.5, "cache": "prefix"}, Llada(4, 8, 1.0, 0.5, cache="prefix")),
-        ({"suppress-end": True}, Llada(4, 8, 1.0, suppress_end=True)),
+        ({"top-p": 0.5, "cache": "prefix"}, Llada(4, 8, 1.0, 0.5, cache="prefix", apart=True)),
+        ({"suppress-end": True}, Llada(4, 8, 1.0, suppress_end=True, apart=True)),
         ({"name": "dream"}, Dream(4, "entropy", 1.0)),
         ({"name": "dream", "top-k": 7}, Dream(4, "entropy", 1.0, top_k=7)),
         ({"name": "dream", "top-k": 0}, Dream(4, "entropy", 1.0, top_k=None)),
-        ({"cfg-scale": 1.5}, Llada(4, 8, 1.0, cfg_scale=1.5)),
+        ({"cfg-scale": 1.5}, Llada(4, 8, 1.0, cfg_scale=1.5, apart=True)),
         ({"name": "dream", "order": "topk_margin"}, Dream(4, "topk_margin", 1.0)),
         ({"name": "dream", "suppress-end": True}, Dream(4, "entropy", 1.0, suppress_end=True)),
         ({"name": "parallel"}, Parallel(block_length=8, temperature=1.0)),
@@ -176,7 +177,7 @@ def test_the_embedded_model_writes_one_token_a_step_in_short_blocks_unless_told_
     own = make_sampler("llada", 96, {"steps": None, "block": None, "cache": None}, "embedded")
     assert (own.steps, own.block_length, own.cache) == (96, 16, "block")
     given = {"steps": 24, "block": 32, "cache": "none"}
-    assert make_sampler("llada", 96, given, "embedded") == Llada(24, 32)
+    assert make_sampler("llada", 96, given, "embedded") == Llada(24, 32, apart=True)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from naive_marks import BLOCK, PROMPT, TOKENS, Naive
 from tiny import MASK, steps_of
 
 from dllmark.errors import InputError
+from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import BitMatrix, HashedGreenList
 from dllmark.sampling.confidence import draw, draw_noise, warp_logits
@@ -17,14 +18,14 @@ from dllmark.sampling.joint import log_chances, reweighed
 from dllmark.sampling.settings import Dream, Llada, Parallel
 from dllmark.sampling.texts import generate, generate_both
 
-SAMPLER = Llada(TOKENS, BLOCK, 0.8)
+SAMPLER = Llada(TOKENS, BLOCK, 0.8, apart=True)
 
 
 @pytest.mark.parametrize("temperature", [0, 0.1, 0.3, 0.8, 1.2])
 @pytest.mark.parametrize("per_step", [1, 2, 4])
 def test_joint_writes_what_its_formulas_say(endless, small_key, temperature, per_step):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
-    sampler = Llada(TOKENS // per_step, BLOCK, temperature)
+    sampler = replace(SAMPLER, steps=TOKENS // per_step, temperature=temperature)
     naive = NaiveJoint(endless, small_key, temperature, mark.delta)
     plain = Naive(endless, small_key, temperature, 0.0)
     [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=4)
@@ -35,8 +36,9 @@ def test_joint_writes_what_its_formulas_say(endless, small_key, temperature, per
 
 @pytest.mark.parametrize("cache", ["none", "block"])
 @pytest.mark.parametrize("temperature", [0, 0.8])
-def test_no_strength_changes_nothing(endless, small_key, cache, temperature):
-    sampler = replace(SAMPLER, cache=cache, temperature=temperature)
+@pytest.mark.parametrize(("steps", "apart"), [(TOKENS, True), (TOKENS // 4, True), (5, False)])
+def test_no_strength_changes_nothing(endless, small_key, cache, temperature, steps, apart):
+    sampler = replace(SAMPLER, cache=cache, temperature=temperature, steps=steps, apart=apart)
     marked, plain = (
         generate(endless, [PROMPT, "w9"], mark, sampler, tokens=TOKENS, chat=False)
         for mark in (Watermark(small_key, "joint", 0.0, tokenizer=endless.tokenizer), None)
@@ -55,9 +57,11 @@ def test_beside_each_other_both_texts_are_those_of_one_by_one(endless, small_key
     assert marked.ids != unmarked.ids
 
 
-def test_a_step_writes_neighbours_only_where_there_is_no_other_place(endless, small_key):
-    mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
-    steps = steps_of(endless, Llada(TOKENS // 2, BLOCK, 0.8), mark, [PROMPT], TOKENS, seed=4)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, None])
+def test_a_step_writes_neighbours_only_where_there_is_no_other_place(endless, small_key, strategy):
+    mark = strategy and Watermark(small_key, strategy, tokenizer=endless.tokenizer)
+    sampler = replace(SAMPLER, steps=TOKENS // 2)
+    steps = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=4)
     masks = [set(range(steps[0].start, steps[0].tokens.shape[1]))]
     masks += [{at for at in masks[0] if not canvas.revealed[0, at]} for canvas in steps]
     for before, after in pairwise(masks):
@@ -70,7 +74,7 @@ def test_a_step_writes_neighbours_only_where_there_is_no_other_place(endless, sm
 
 def test_beside_each_other_several_tokens_a_step_are_those_of_one_by_one(endless, small_key):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
-    sampler = Llada(TOKENS // 4, BLOCK, 0.8)
+    sampler = replace(SAMPLER, steps=TOKENS // 4)
     marked, unmarked = generate_both(endless, PROMPT, mark, sampler, tokens=TOKENS, chat=False)
     alone = [
         generate(endless, [PROMPT], one, sampler, tokens=TOKENS, chat=False)[0].ids

@@ -5,6 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny import (
     END,
     MASK,
@@ -18,9 +20,11 @@ from tiny import (
     written,
 )
 
+from dllmark.errors import DllmarkError
 from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import HashedGreenList
+from dllmark.sampling.choice import highest_apart
 from dllmark.sampling.confidence import confidence
 from dllmark.sampling.schedule import even_target
 from dllmark.sampling.settings import Llada
@@ -266,3 +270,30 @@ def test_neither_masks_nor_ids_without_a_token_are_ever_written(small_tokenizer)
     model = scripted_model(small_tokenizer, likely)
     tokens = written(model, Llada(steps=32, temperature=1.0), prompts=["w1"])
     assert not ((tokens == MASK) | (tokens >= small_tokenizer.vocab_size)).any()
+
+
+def naive_apart(score, masked, count):
+    """Return the best places one by one, neighbours of those of before only if all are."""
+    left, chosen = set(np.flatnonzero(masked)), []
+    for _ in range(min(count, len(left))):
+        away = {at for at in left if all(abs(at - other) > 1 for other in chosen)}
+        chosen.append(max(away or left, key=lambda at: score[at]))
+        left.remove(chosen[-1])
+    return chosen
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(0, 12))
+def test_places_of_one_step_are_kept_apart_as_long_as_there_are_such(seed, width, most):
+    random = np.random.default_rng(seed)
+    score, masked = random.normal(size=(3, width)), random.random((3, width)) < 0.7
+    counts = random.integers(0, most + 1, 3)
+    found = highest_apart(*map(torch.tensor, (score, masked, counts)), max(most, 1))
+    for row in range(3):
+        expected = naive_apart(score[row], masked[row], counts[row])
+        assert found[row].tolist() == expected + [-1] * (max(most, 1) - len(expected))
+
+
+def test_what_is_kept_apart_is_not_written_from_left_to_right():
+    with pytest.raises(DllmarkError, match="choose one of them"):
+        Llada(order="left_to_right", apart=True)

@@ -20,6 +20,7 @@ PROMPT = "What do a dog and a lighthouse say?"
 
 SAMPLERS = {
     "llada": Llada(steps=5, block_length=10, temperature=0.8),
+    "apart": Llada(steps=5, block_length=10, temperature=0.8, apart=True),
     "dream": Dream(steps=5, order="entropy", temperature=0.2, top_p=0.95),
     "parallel": Parallel(threshold=0.6, block_length=10, temperature=0.0),
 }
@@ -39,6 +40,7 @@ def texts(key: dllmark.WatermarkKey) -> dict[str, Any]:
         f"llada {name}": ("llada", Watermark(key, name, 4.0, tokenizer=model.tokenizer))
         for name in dllmark.STRATEGIES
     }
+    cases["llada joint"] = ("apart", cases["llada joint"][1])
     marked = Watermark(key, "expected-bidirectional", 4.0, tokenizer=model.tokenizer)
     cases |= {"dream": ("dream", marked), "parallel": ("parallel", marked)}
     cases |= {"unmarked": ("llada", None)}

@@ -33,6 +33,7 @@ from dllmark.commands.sampler_options import (
     CacheOption,
     CfgScaleOption,
     EditThresholdOption,
+    NoApartOption,
     OrderOption,
     SamplerOption,
     StepsOption,
@@ -109,6 +110,7 @@ def generate(
     sampler: SamplerOption = "llada",
     order: OrderOption = None,
     cache: CacheOption = None,
+    no_apart: NoApartOption = False,
     threshold: ThresholdOption = None,
     edit_threshold: EditThresholdOption = None,
     suppress_end: SuppressEndOption = False,
@@ -144,8 +146,8 @@ def generate(
     made = make_sampler(sampler, tokens, {
         "steps": steps, "block": block, "temperature": temperature, "top-p": top_p,
         "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
-        "threshold": threshold, "edit-threshold": edit_threshold,
-        "suppress-end": suppress_end,
+        "no-apart": False if no_apart else None, "threshold": threshold,
+        "edit-threshold": edit_threshold, "suppress-end": suppress_end,
     }, source)  # fmt: skip
     if no_watermark:
         mark = None

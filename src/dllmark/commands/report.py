@@ -219,7 +219,7 @@ def _written(
     dataset, file = prompts.read()
     protocol = Protocol(
         len(dataset.prompts), tokens, scored=2, suppress_end=suppress_end,
-        cache=default_cache(parts.model),
+        cache=default_cache(parts.model), apart=True,
     )  # fmt: skip
     lab = Lab(
         parts.model, parts.tokenizer, [dataset], parts.folder, protocol,
@@ -279,7 +279,9 @@ def _setting(
 
     check_temperature(temperature)
     unmarked = Setting(None, temperature=temperature, per_step=PER_STEP)
-    sampler = sampler_of(read_family(model), Protocol(cache=default_cache(model)), unmarked)
+    sampler = sampler_of(
+        read_family(model), Protocol(cache=default_cache(model), apart=True), unmarked
+    )
     known = choose_strategy(strategy, sampler)
     strength = known.default_delta if delta is None else delta
     check_delta(strength)

@@ -130,6 +130,12 @@ def reproduce(
     cache: Annotated[
         CacheMode, typer.Option(help="LLaDA's order: as in `generate`; none is exact.")
     ] = "none",
+    apart: Annotated[
+        bool,
+        typer.Option(
+            "--apart", help="LLaDA's order: no neighbours in one step, as `generate` writes."
+        ),
+    ] = False,
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")
@@ -235,7 +241,9 @@ def reproduce(
         check_attacks(only)
     if DRAWN.intersection(experiments):
         require_matplotlib()
-    protocol = Protocol(samples, tokens, scored, block, max_repeats, suppress_end, delta, cache)
+    protocol = Protocol(
+        samples, tokens, scored, block, max_repeats, suppress_end, delta, cache, apart
+    )
     load = _loader(model, device)
     adversary = make_adversary(load, endpoint, endpoint_model, dipper, wordnet)
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None

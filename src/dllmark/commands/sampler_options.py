@@ -76,6 +76,12 @@ CacheOption = Annotated[
         show_default="block for the embedded model, none for others",
     ),
 ]
+NoApartOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-apart", help="Let a step write neighbours, as LLaDA's own sampler does (llada)."
+    ),
+]
 ThresholdOption = Annotated[
     float | None,
     typer.Option(
@@ -99,6 +105,10 @@ SAMPLERS: dict[str, type[Sampler]] = {
 }  # fmt: skip
 
 
+FIELDS = {"block": "block_length", "no-apart": "apart"}
+"""The samplers' words for options, where they are not the same."""
+
+
 def make_sampler(name: str, tokens: int, options: dict[str, Any], model: str) -> Sampler:
     """Return a sampler with the options that are not None; one that it lacks is refused.
 
@@ -113,7 +123,7 @@ def make_sampler(name: str, tokens: int, options: dict[str, Any], model: str) ->
     known = {entry.name for entry in fields(kind)}
     settings: dict[str, Any] = {}
     for option, value in options.items():
-        field = "block_length" if option == "block" else option.replace("-", "_")
+        field = FIELDS.get(option, option.replace("-", "_"))
         if value is not None and field not in known:
             others = [other for other in SAMPLERS if hasattr(SAMPLERS[other], field)]
             raise InputError(

@@ -114,6 +114,7 @@ def sampler_of(family: Family, protocol: Protocol, setting: Setting) -> Sampler:
     return Llada(
         steps, protocol.block, temperature, order=cast(LladaOrder, order),
         suppress_end=protocol.suppress_end, cache=protocol.cache,
+        apart=protocol.apart and order != "left_to_right",
     )  # fmt: skip
 
 

@@ -39,12 +39,14 @@ class Written:
     date: str
     software: str
     cache: str = "none"
+    apart: bool = False
 
     @property
     def options(self) -> str:
         """What `reproduce` must be told to write such texts, beside the model."""
         ends = "--suppress-end" if self.suppress_end else "without --suppress-end"
-        return f"--tokens {self.tokens} --block {self.block} --cache {self.cache} {ends}"
+        apart = "--apart" if self.apart else "without --apart"
+        return f"--tokens {self.tokens} --block {self.block} --cache {self.cache} {apart} {ends}"
 
 
 class Runs:

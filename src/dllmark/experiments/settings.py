@@ -70,7 +70,8 @@ class Protocol:
 
     A text with fewer than `scored` tokens is left out: with `suppress_end` there is none. So is a
     prompt whose unmarked text repeats more than the share `most_repeats` of its bigrams. `delta` is
-    how strong marks are where an experiment does not vary it, `cache` that of LLaDA's sampler.
+    how strong marks are where an experiment does not vary it, `cache` and `apart` are those of
+    LLaDA's sampler.
     """
 
     samples: int = 500
@@ -81,6 +82,7 @@ class Protocol:
     suppress_end: bool = False
     delta: float = DELTA
     cache: CacheMode = "none"
+    apart: bool = False
 
     def __post_init__(self) -> None:
         if self.samples < 1:

@@ -10,9 +10,9 @@ the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
 δ is in logits, as everywhere: like them it is divided by the temperature. So the mark is as strong
 where the sampler is sure.
 
-Two neighbours that are written in one step are drawn without knowledge of each other. Their pair
-can carry no mark, and often is no good text. So a step of several tokens leaves a place between
-them, as long as there is one; each is weighed as if the step began with it.
+Where a step writes several tokens, each is weighed as if the step began with it. The pair of two
+neighbours can then carry no mark, since they are drawn without knowledge of each other: a sampler
+that keeps them `apart` marks more.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from dllmark.marking.gain import Block
 from dllmark.sampling.canvas import write
+from dllmark.sampling.choice import away_from, beside
 from dllmark.sampling.confidence import draw, warp_logits
 from dllmark.sampling.denoiser import Denoiser, StepShape
 from dllmark.sampling.settings import Llada
@@ -48,8 +49,8 @@ class JointDenoiser(Denoiser):
     """Makes a position and its token e^(δ/T) times as likely for each green pair that they add.
 
     The sampler's own choice stays as often as the mark allows, and always where its token is none
-    of the likely ones: at one token a step, a strength of 0 changes nothing. What the mark draws
-    comes from `redraws`, so that the sampler's own draws are those of unmarked text.
+    of the likely ones: a strength of 0 changes nothing. What the mark draws comes from `redraws`,
+    so that the sampler's own draws are those of unmarked text.
     """
 
     def generators(self) -> list[torch.Generator]:
@@ -76,26 +77,19 @@ class JointDenoiser(Denoiser):
         block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp())
         gain = self.watermark.gains(block, width, logits.shape[-1]) / temperature
         masked = ~canvas.revealed.index_select(1, places)
-        at, apart = torch.arange(width, device=places.device), masked
-        reach = torch.zeros_like(canvas.tokens[:, :1])
-        reach[self._marked] = 1
-        chosen, tokens = [], []
+        near, chosen, tokens = torch.zeros_like(masked), [], []
         for number in range(shape.most):
-            free = torch.where(apart.any(1, keepdim=True), apart, masked)
+            free = away_from(near, masked)
             chances = log_chances(sure[:, :width], chance, free, logits.shape[-1])
             first = score.masked_fill(~free, -torch.inf).argmax(1, keepdim=True)
             place, token = self._weighed(chances, gain, likely[:, :width], drawn, first)
             wanted = (self.count > number) & masked.any(1)
             chosen.append(torch.where(wanted, places[place], -1))
             tokens.append(token)
+            if self.sampler.apart:
+                near = near | beside(place, masked)
             masked = masked.scatter(1, place[:, None], False)
-            apart = apart & ((at - place[:, None]).abs() > reach)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
-
-    @property
-    def _marked(self) -> slice:
-        """The texts that are marked: of a pair the first, which is written as if it were alone."""
-        return slice(1) if self.canvas.pair else slice(None)
 
     def _weighed(
         self, chances: Tensor, gain: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
@@ -105,7 +99,7 @@ class JointDenoiser(Denoiser):
         here = likely.gather(1, first[..., None].expand(-1, -1, likely.shape[2]))[:, 0] == token
         own = first[:, 0] * likely.shape[2] + here.int().argmax(1)
         index = own.clone()
-        marked = self._marked
+        marked = slice(1) if self.canvas.pair else slice(None)
         chances, gain = chances[marked].flatten(1), gain[marked].flatten(1)
         if self.sampler.temperature:
             index[marked] = reweighed(chances, gain, own[marked], self.redraws)

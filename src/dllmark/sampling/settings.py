@@ -45,6 +45,9 @@ class Llada:
     leaves `<|eot_id|>`. `end_last` reveals the tokens that end a text after all others of their
     block.
 
+    `apart` leaves a place between the tokens that one step writes, as long as there is one: two
+    neighbours are drawn without knowledge of each other, and often do not fit together.
+
     `cache` is faster and approximate: within a block, "prefix" computes what stands before it only
     once, "block" also what stands after it.
 
@@ -62,6 +65,7 @@ class Llada:
     suppress_end: bool = False
     end_last: bool = False
     cache: CacheMode = "none"
+    apart: bool = False
 
     def __post_init__(self) -> None:
         _at_least(1, block_length=self.block_length)
@@ -70,6 +74,8 @@ class Llada:
         check_temperature(self.temperature)
         _a_probability(top_p=self.top_p)
         _one_of("order", self.order, get_args(LladaOrder))
+        if self.apart and self.order == "left_to_right":
+            raise DllmarkError("apart leaves places out, left_to_right none: choose one of them")
         _one_of("cache", self.cache, get_args(CacheMode))
         if not 0 <= self.cfg_scale <= MAX_GUIDANCE:
             raise InputError(f"cfg_scale is from 0 to {MAX_GUIDANCE:g}; got {self.cfg_scale}")
@@ -210,15 +216,17 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
 
     A setting of None counts as not given.
 
-    The embedded model writes one token a step in blocks of 16: of two neighbours that are chosen in
-    one step, a small model too often makes half a word, or one word twice.
+    The embedded model writes one token a step in blocks of 16. Where a step writes several, they
+    are kept apart, which LLaDA's own sampler does not do: docs/results/rivals.md says what it is
+    worth.
 
-    >>> default_llada("embedded", 128) == Llada(128, 16, cache="block")
+    >>> default_llada("embedded", 128) == Llada(128, 16, cache="block", apart=True)
     True
-    >>> default_llada("GSAI-ML/LLaDA-8B-Instruct", 128) == Llada()
+    >>> default_llada("GSAI-ML/LLaDA-8B-Instruct", 128) == Llada(apart=True)
     True
     """
     settings = {name: value for name, value in settings.items() if value is not None}
+    settings.setdefault("apart", settings.get("order") != "left_to_right")
     if model == "embedded":
         settings = {"steps": tokens, "block_length": EMBEDDED_BLOCK_LENGTH, **settings}
     if not settings.get("cfg_scale"):

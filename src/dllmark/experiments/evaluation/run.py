@@ -79,7 +79,7 @@ def written_texts(lab: Lab, dataset: Dataset, setting: Setting) -> Texts:
         "model": lab.model, "sampler": "the model's own", "strategy": setting.strategy,
         "δ": setting.delta, "temperature": setting.temperature,
         "tokens a text": lab.protocol.tokens, "tokens a step": setting.per_step,
-        "block": lab.protocol.block, "cache": lab.protocol.cache,
+        "block": lab.protocol.block, "cache": lab.protocol.cache, "apart": lab.protocol.apart,
         "texts may end early": not lab.protocol.suppress_end,
         "prompts": f"{len(numbers)}, {dataset.name}", "batch": lab.batch_size,
     }  # fmt: skip
