@@ -303,7 +303,6 @@ class Run:
         self.save()
         if self.rank:
             lora.save(self.model, self.out / "adapter.safetensors")
-            lora.merge(self.model)
         reader = self.reader
         export(self.model, reader.definition, reader.mask, reader.end, self.out / "model")
         print("done" if self.seconds >= total else "to be continued", flush=True)

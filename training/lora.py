@@ -49,12 +49,6 @@ class LowRank(nn.Linear):
         """Return what was learned, as it is added to the weights."""
         return (SCALE * self.up @ self.down).to(self.weight.dtype)
 
-    @torch.no_grad()
-    def merge(self) -> None:
-        """Add the product to the weights; learning starts from nothing again."""
-        self.weight += self.product()
-        self.up.zero_()
-
 
 class LearnedMask(nn.Embedding):
     """A table of tokens of which the row of the mask alone is learned."""
@@ -68,11 +62,6 @@ class LearnedMask(nn.Embedding):
         """Return the rows [..., D] of tokens [...]."""
         rows = super().forward(tokens)
         return torch.where((tokens == self.mask)[..., None], self.row.to(rows.dtype), rows)
-
-    @torch.no_grad()
-    def merge(self) -> None:
-        """Put the row into the table."""
-        self.weight[self.mask] = self.row.to(self.weight.dtype)
 
 
 def add(model: Transformer, rank: int, mask: int) -> None:
@@ -128,10 +117,3 @@ def merged(model: Transformer) -> dict[str, Tensor]:
     if model.config.tied_head:
         state["head.weight"] = state["embedding.weight"]
     return state
-
-
-def merge(model: Transformer) -> None:
-    """Put what the adapters learned into the model's own weights."""
-    for part in model.modules():
-        if isinstance(part, LowRank | LearnedMask):
-            part.merge()

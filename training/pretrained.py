@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dllmark.models.families import DREAM
 from dllmark.models.transformer import Config, Transformer
+from lora import merged
 
 NEEDED = (*DREAM.ends, "<|im_start|>")
 """The special tokens of a chat; the others of a cut tokenizer make room."""
@@ -160,9 +161,12 @@ def weights(gguf: Path, config: Config, mask: int) -> dict[str, Tensor]:
 
 
 def export(model: Transformer, tokenizer: str, mask: int, end: int, folder: Path) -> None:
-    """Write the folder of a Dream model: weights in bfloat16, config, tokenizer, chat template."""
+    """Write the folder of a Dream model: weights in bfloat16, config, tokenizer, chat template.
+
+    Adapters that the model learned are merged into its weights.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    names, state = DREAM.parameter_names(model.config), model.state_dict()
+    names, state = DREAM.parameter_names(model.config), merged(model)
     kept = {new: state[old].to(torch.bfloat16).cpu().contiguous() for old, new in names.items()}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     sizes = {theirs: getattr(model.config, ours) for ours, theirs in DREAM.sizes.items()}

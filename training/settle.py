@@ -268,7 +268,6 @@ class Settling:
                 self.note(few_bits=not self.rank, name=name, **found)
         if self.rank:
             lora.save(self.model, self.out / "adapter.safetensors")
-            lora.merge(self.model)
         reader = self.reader
         export(self.model, reader.definition, reader.mask, reader.end, self.out)
 
