@@ -195,7 +195,7 @@ def test_a_text_says_with_which_cache_it_was_written(
     short = ["--tokens", "8", "--block", "8", "--steps", "4", "--plain", "--json"]
     record = run("generate", "w1", "--key", tmp_path / "k", *short, *options).json
     mark = Watermark(small_key, "joint", tokenizer=model.tokenizer)
-    sampler = Llada(4, 8, cache=cache)
+    sampler = Llada(4, 8, cache=cache, apart=True)
     [text] = generate(model, ["w1"], mark, sampler, tokens=8, chat=False)
     assert (record["settings"]["cache"], record["ids"]) == (cache, text.ids)
 
