@@ -27,7 +27,7 @@ from dllmark.relation.greenlist import HashedGreenList
 from dllmark.sampling.choice import highest_apart
 from dllmark.sampling.confidence import confidence
 from dllmark.sampling.schedule import even_target
-from dllmark.sampling.settings import Llada
+from dllmark.sampling.settings import Llada, default_llada
 
 
 def nucleus(logits, top_p):
@@ -294,6 +294,8 @@ def test_places_of_one_step_are_kept_apart_as_long_as_there_are_such(seed, width
         assert found[row].tolist() == expected + [-1] * (max(most, 1) - len(expected))
 
 
-def test_what_is_kept_apart_is_not_written_from_left_to_right():
-    with pytest.raises(DllmarkError, match="choose one of them"):
-        Llada(order="left_to_right", apart=True)
+@pytest.mark.parametrize("strict", [{"order": "left_to_right"}, {"end_last": True}])
+def test_what_is_kept_apart_keeps_no_strict_order(strict):
+    with pytest.raises(DllmarkError, match="leave it out"):
+        Llada(**strict, apart=True)
+    assert not default_llada("tiny", 8, **strict).apart

@@ -74,8 +74,8 @@ class Llada:
         check_temperature(self.temperature)
         _a_probability(top_p=self.top_p)
         _one_of("order", self.order, get_args(LladaOrder))
-        if self.apart and self.order == "left_to_right":
-            raise DllmarkError("apart leaves places out, left_to_right none: choose one of them")
+        if self.apart and (self.order == "left_to_right" or self.end_last):
+            raise DllmarkError("apart breaks the order of left_to_right and end_last: leave it out")
         _one_of("cache", self.cache, get_args(CacheMode))
         if not 0 <= self.cfg_scale <= MAX_GUIDANCE:
             raise InputError(f"cfg_scale is from 0 to {MAX_GUIDANCE:g}; got {self.cfg_scale}")
@@ -226,7 +226,8 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     True
     """
     settings = {name: value for name, value in settings.items() if value is not None}
-    settings.setdefault("apart", settings.get("order") != "left_to_right")
+    strict = settings.get("order") == "left_to_right" or settings.get("end_last")
+    settings.setdefault("apart", not strict)
     if model == "embedded":
         settings = {"steps": tokens, "block_length": EMBEDDED_BLOCK_LENGTH, **settings}
     if not settings.get("cfg_scale"):
