@@ -53,6 +53,15 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
+def _untraced():
+    """Let no covered lines be counted here: that more than doubles the interpreter's time."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(tracer)
+
+
+@pytest.fixture(autouse=True)
 def _rounding(monkeypatch):
     """Let the interpreter round float32 to bfloat16 as GPUs do: it cuts the bits off."""
     cut = interpreter.InterpreterBuilder.create_fp_trunc
