@@ -127,7 +127,7 @@ def test_every_place_is_written_where_few_tokens_can_be(
     endless, small_key, temperature, block_length, steps
 ):
     mark = Watermark(small_key, "joint", 30.0, tokenizer=endless.tokenizer)
-    sampler = Llada(steps, block_length, temperature, top_p=1e-6)
+    sampler = Llada(steps, block_length, temperature, top_p=1e-6, apart=True)
     [*_, last] = steps_of(endless, sampler, mark, [PROMPT, "w9"], TOKENS)
     assert last.revealed.all()
     assert not (last.tokens == MASK).any()

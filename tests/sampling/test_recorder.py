@@ -17,6 +17,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU
 SAMPLERS = {
     "llada": Llada(steps=32, block_length=16, temperature=0),
     "uneven": Llada(steps=12, block_length=16, temperature=0),
+    "apart": Llada(steps=12, block_length=16, temperature=0.7, apart=True),
     "random": Llada(steps=16, block_length=8, order="random", temperature=0.7),
     "remask": Llada(steps=32, block_length=16, remask=0.2, temperature=0),
     "guided": Llada(steps=16, block_length=16, cfg_scale=1.0, temperature=0),

@@ -104,7 +104,6 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "llada": Llada, "dream": Dream, "parallel": Parallel, "llada2": Llada2
 }  # fmt: skip
 
-
 FIELDS = {"block": "block_length", "no-apart": "apart"}
 """The samplers' words for options, where they are not the same."""
 

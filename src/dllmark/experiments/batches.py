@@ -102,7 +102,7 @@ def sampler_of(family: Family, protocol: Protocol, setting: Setting) -> Sampler:
 
     That is Dream's in the order its model card names for Dream, and LLaDA's else.
     """
-    from dllmark.sampling.settings import Dream, DreamOrder, Llada, Llada2, LladaOrder
+    from dllmark.sampling.settings import Dream, DreamOrder, Llada, Llada2, LladaOrder, takes_apart
 
     if family.fixed.get("block_causal"):
         return Llada2(temperature=setting.temperature, suppress_end=protocol.suppress_end)
@@ -114,7 +114,7 @@ def sampler_of(family: Family, protocol: Protocol, setting: Setting) -> Sampler:
     return Llada(
         steps, protocol.block, temperature, order=cast(LladaOrder, order),
         suppress_end=protocol.suppress_end, cache=protocol.cache,
-        apart=protocol.apart and order != "left_to_right",
+        apart=protocol.apart and takes_apart(order),
     )  # fmt: skip
 
 

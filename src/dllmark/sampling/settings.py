@@ -74,7 +74,7 @@ class Llada:
         check_temperature(self.temperature)
         _a_probability(top_p=self.top_p)
         _one_of("order", self.order, get_args(LladaOrder))
-        if self.apart and (self.order == "left_to_right" or self.end_last):
+        if self.apart and not takes_apart(self.order, self.end_last):
             raise DllmarkError("apart breaks the order of left_to_right and end_last: leave it out")
         _one_of("cache", self.cache, get_args(CacheMode))
         if not 0 <= self.cfg_scale <= MAX_GUIDANCE:
@@ -226,13 +226,22 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     True
     """
     settings = {name: value for name, value in settings.items() if value is not None}
-    strict = settings.get("order") == "left_to_right" or settings.get("end_last")
-    settings.setdefault("apart", not strict)
+    free = takes_apart(settings.get("order", ""), settings.get("end_last", False))
+    settings.setdefault("apart", free)
     if model == "embedded":
         settings = {"steps": tokens, "block_length": EMBEDDED_BLOCK_LENGTH, **settings}
     if not settings.get("cfg_scale"):
         settings.setdefault("cache", default_cache(model))
     return Llada(**settings)
+
+
+def takes_apart(order: str, end_last: bool = False) -> bool:
+    """Return whether LLaDA's sampler can keep the tokens of a step apart: no order is broken by it.
+
+    >>> takes_apart("random"), takes_apart("left_to_right")
+    (True, False)
+    """
+    return order != "left_to_right" and not end_last
 
 
 def takes_joint(sampler: Sampler) -> bool:
