@@ -10,6 +10,7 @@ from html import escape
 import pytest
 from samples import marked_text, plain_text
 
+from dllmark.commands.sampler_options import make_sampler
 from dllmark.detection.detector import Detector
 from dllmark.experiments import batches
 
@@ -241,10 +242,8 @@ def test_quick_takes_few_prompts_and_tokens(run, small, tmp_path, monkeypatch):
     assert record["detection"]["texts"] == 5
 
 
-@pytest.mark.parametrize(("model", "cache"), [("embedded", "block"), ("tiny", "none")])
-def test_a_report_says_with_which_cache_its_texts_were_written(
-    run, small, monkeypatch, model, cache
-):
+@pytest.mark.parametrize("model", ["embedded", "tiny"])
+def test_a_report_is_of_texts_as_generate_writes_them(run, small, monkeypatch, model):
     samplers, sampler_of = [], batches.sampler_of
 
     def noted(*parts):
@@ -252,6 +251,8 @@ def test_a_report_says_with_which_cache_its_texts_were_written(
         return samplers[-1]
 
     monkeypatch.setattr(batches, "sampler_of", noted)
-    record = run(*SMALL, "--model", model, "-o", "out", "--json").json
-    assert record["settings"]["cache"] == cache
-    assert {sampler.cache for sampler in samplers} == {cache}
+    said = run(*SMALL, "--model", model, "-o", "out", "--json").json["settings"]
+    usual = make_sampler("llada", 64, {}, model)
+    assert set(samplers) == {usual}
+    told = said["cache"], said["block"], said["apart"], said["tokens a step"]
+    assert told == (usual.cache, usual.block_length, usual.apart, 64 // usual.steps)

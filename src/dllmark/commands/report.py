@@ -19,7 +19,8 @@ from dllmark.sampling.settings import (
     TEMPERATURE,
     check_temperature,
     choose_strategy,
-    default_cache,
+    default_llada,
+    steps_for,
 )
 from dllmark.terminal import err, print_json, print_text
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dllmark.detection.detector import Detector
     from dllmark.experiments.evaluation.inputs import InputFile
     from dllmark.experiments.evaluation.run import Texts
-    from dllmark.experiments.settings import Dataset, Setting
+    from dllmark.experiments.settings import Dataset, Protocol, Setting
     from dllmark.relation.key import WatermarkKey
     from dllmark.relation.tokenizer import Tokenizer
 
@@ -36,9 +37,6 @@ TOKENS, QUICK_TOKENS = 416, 112
 
 QUICK_PROMPTS = 10
 """Prompts of a quick report: with a marked and an unmarked text each, minutes on two cores."""
-
-PER_STEP = 2
-"""Tokens that a step writes, as `dllmark generate` does but for the embedded model."""
 
 
 def report(
@@ -155,13 +153,16 @@ def report(
             texts, files = _given(marked, unmarked, detector, judged)
         else:
             assert prompts is not None
-            texts, files = _written(
-                _Prompts(prompts, not plain, samples or (QUICK_PROMPTS if quick else None)),
-                _setting(source, strategy, delta, chosen.gamma, temperature),
-                tokens or (QUICK_TOKENS if quick else TOKENS),
-                suppress_end,
-                _Lab(source, chosen, detector.tokenizer, output, judged, batch, device, on_stage),
+            dataset, file = _Prompts(
+                prompts, not plain, samples or (QUICK_PROMPTS if quick else None)
+            ).read()
+            long = tokens or (QUICK_TOKENS if quick else TOKENS)
+            protocol = _protocol(source, len(dataset.prompts), long, suppress_end)
+            setting = _setting(source, protocol, strategy, delta, chosen.gamma, temperature)
+            parts = _Lab(
+                source, chosen, detector.tokenizer, output, judged, batch, device, on_stage
             )
+            texts, files = _written(dataset, protocol, setting, parts), [file]
         made = evaluate(
             detector, texts, families, [one for one, _ in rewritten],
             [*files, *inputs, *(file for _, file in rewritten)], command_line(), on_stage,
@@ -206,27 +207,30 @@ class _Lab:
     on_stage: OnBatch
 
 
-def _written(
-    prompts: _Prompts, setting: Setting, tokens: int, suppress_end: bool, parts: _Lab
-) -> tuple[Texts, list[InputFile]]:
+def _protocol(model: str, samples: int, tokens: int, suppress_end: bool) -> Protocol:
+    """Return how much is written, and as `dllmark generate` writes with that model."""
+    from dllmark.experiments.settings import Protocol
+
+    sampler = default_llada(model, tokens)
+    return Protocol(
+        samples, tokens, scored=2, block=sampler.block_length, suppress_end=suppress_end,
+        cache=sampler.cache, apart=sampler.apart,
+    )  # fmt: skip
+
+
+def _written(dataset: Dataset, protocol: Protocol, setting: Setting, parts: _Lab) -> Texts:
     """Have the model write what the folder lacks."""
     from dllmark.experiments.batches import LocalWriter
     from dllmark.experiments.evaluation.run import written_texts
     from dllmark.experiments.lab import Lab
-    from dllmark.experiments.settings import Protocol
     from dllmark.models.loading import load_model
 
-    dataset, file = prompts.read()
-    protocol = Protocol(
-        len(dataset.prompts), tokens, scored=2, suppress_end=suppress_end,
-        cache=default_cache(parts.model), apart=True,
-    )  # fmt: skip
     lab = Lab(
         parts.model, parts.tokenizer, [dataset], parts.folder, protocol,
         LocalWriter(lambda: load_model(parts.model, device=parts.device)), parts.judge, parts.batch,
         command=command_line(), on_batch=parts.on_stage, own_key=parts.key,
     )  # fmt: skip
-    return written_texts(lab, dataset, setting), [file]
+    return written_texts(lab, dataset, setting)
 
 
 def _given(
@@ -270,19 +274,23 @@ def _tokenizer(key: WatermarkKey, source: str | None) -> Tokenizer:
 
 
 def _setting(
-    model: str, strategy: str | None, delta: float | None, gamma: float, temperature: float
+    model: str,
+    protocol: Protocol,
+    strategy: str | None,
+    delta: float | None,
+    gamma: float,
+    temperature: float,
 ) -> Setting:
     """Return how a model's texts are marked: where nothing else is said, as its sampler suits."""
     from dllmark.experiments.batches import sampler_of
-    from dllmark.experiments.settings import Protocol, Setting
+    from dllmark.experiments.settings import Setting
     from dllmark.models.loading import read_family
 
     check_temperature(temperature)
-    unmarked = Setting(None, temperature=temperature, per_step=PER_STEP)
-    sampler = sampler_of(
-        read_family(model), Protocol(cache=default_cache(model), apart=True), unmarked
-    )
-    known = choose_strategy(strategy, sampler)
+    tokens = protocol.tokens
+    per_step = tokens // steps_for(default_llada(model, tokens), tokens)
+    unmarked = Setting(None, temperature=temperature, per_step=per_step)
+    known = choose_strategy(strategy, sampler_of(read_family(model), protocol, unmarked))
     strength = known.default_delta if delta is None else delta
     check_delta(strength)
-    return Setting(known.name, gamma, strength, temperature, PER_STEP)
+    return Setting(known.name, gamma, strength, temperature, per_step)
