@@ -1,11 +1,18 @@
 """Repetition is a share of n-grams, counted here the slow way."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dllmark.quality.repetition import distinct_ngrams, is_degenerate, repeated_ngrams
+from dllmark.quality.repetition import (
+    distinct_ngrams,
+    doubled_words,
+    is_degenerate,
+    repeated_ngrams,
+)
 
 
 @given(st.lists(st.integers(0, 3)), st.integers(1, 4))
@@ -37,3 +44,19 @@ def test_a_text_is_degenerate_above_a_fifth_of_repeated_4_grams():
     assert not is_degenerate(loop * 2)  # one 4-gram of five, no more than a fifth
     assert is_degenerate([*loop * 2, 1])  # two of six
     assert not is_degenerate([])
+
+
+@given(st.lists(st.sampled_from(["in", "In", "inn", "turn", ",", "11", "\n", "it's"])))
+def test_a_word_is_doubled_where_the_next_one_is_the_same(parts):
+    split = [part for part in " ".join(parts).replace("it's", "it ' s").split(" ") if part]
+    spoken = [part for part in split if part != "\n"]
+    words = [part for part in spoken if part.isalpha()]
+    doubled = sum(one.isalpha() and one.lower() == other.lower() for one, other in pairwise(spoken))
+    found = doubled_words(" ".join(parts))
+    assert found == pytest.approx(doubled / len(words) if words else 0.0)
+
+
+def test_a_word_is_not_doubled_by_a_longer_one_or_across_a_stop():
+    assert doubled_words("in inside, inside. Inside") == 0.0
+    assert doubled_words("2 2 2") == 0.0
+    assert doubled_words("") == 0.0

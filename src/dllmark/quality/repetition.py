@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,8 @@ from dllmark.relation.tokenizer import Ids
 
 DEGENERATE = 0.2
 """A text is degenerate where more than this share of its 4-grams repeats (TANGO's measure)."""
+
+WORD = r"\b[^\W\d_]+\b"
 
 
 def repeated_ngrams(ids: Sequence[int] | Ids, n: int = 2) -> float:
@@ -53,3 +56,17 @@ def distinct_ngrams(texts: Sequence[Sequence[int] | Ids], n: int = 2) -> float:
         return float("nan")
     together = np.concatenate(grams)
     return len(np.unique(together, axis=0)) / len(together)
+
+
+def doubled_words(text: str) -> float:
+    """Return the share of a text's words that are followed by themselves, as in "in in turn".
+
+    Who fills places out of order writes a word into two of them: people hardly ever do. A word is
+    made of letters, and case does not count. A text without a word doubles none.
+
+    >>> doubled_words("The the cat sat, sat in in")
+    0.2857142857142857
+    """
+    words = re.findall(WORD, text)
+    doubled = re.findall(rf"({WORD})(?=\s+\1\b)", text, re.IGNORECASE)
+    return len(doubled) / len(words) if words else 0.0

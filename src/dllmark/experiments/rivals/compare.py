@@ -274,6 +274,7 @@ def _quality_cells(found: Quality, partner: Quality | None) -> Row:
             row |= change_cells(name, perplexity, partner.perplexity[judge])
     row |= {"repeated 4-grams %": round(100 * float(found.repeats.mean()), 2)}
     row |= rate_cells("degenerate %", found.degenerate.astype(np.float64))
+    row |= {"doubled words %": round(100 * float(found.doubled.mean()), 3)}
     row |= {"distinct-2": round(found.distinct, 4), "tokens": round(float(found.tokens.mean()), 1)}
     for number, (judge, other) in enumerate(found.off_topic.items(), 1):
         own = found.perplexity[judge]

@@ -17,7 +17,12 @@ from dllmark.experiments.lab import Lab
 from dllmark.experiments.report import Row
 from dllmark.experiments.rivals.scores import Scorer
 from dllmark.experiments.settings import Dataset, Setting
-from dllmark.quality.repetition import DEGENERATE, distinct_ngrams, repeated_ngrams
+from dllmark.quality.repetition import (
+    DEGENERATE,
+    distinct_ngrams,
+    doubled_words,
+    repeated_ngrams,
+)
 
 Floats = NDArray[np.float64]
 
@@ -31,6 +36,7 @@ class Quality:
     perplexity  by judge
     off_topic   by judge: the same after the next question; nothing where prompts are no questions
     repeats     the share of 4-grams that stood in a text before
+    doubled     the share of words that are followed by themselves
     tokens      how long it is
     distinct    the share of distinct bigrams over all texts of a key, the mean over keys
     """
@@ -38,6 +44,7 @@ class Quality:
     perplexity: dict[str, Floats]
     off_topic: dict[str, Floats]
     repeats: Floats
+    doubled: Floats
     tokens: Floats
     distinct: float
 
@@ -61,6 +68,7 @@ def quality(lab: Lab, dataset: Dataset, settings: list[Setting]) -> Quality:
         {judge: judged(judge, False) for judge in lab.judges},
         {judge: judged(judge, True) for judge in asked},
         np.array([[repeated_ngrams(text["ids"], 4) for text in texts] for texts in written]),
+        np.array([[doubled_words(text["text"]) for text in texts] for texts in written]),
         np.array([[len(text["ids"]) for text in texts] for texts in written], dtype=np.float64),
         float(np.mean([distinct_ngrams([text["ids"] for text in texts]) for texts in written])),
     )
