@@ -5,9 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
+from naive_joint import NaiveAimed
+from naive_marks import BLOCK, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
+from naive_marks import NAIVE as NAIVE_BY_PLACE
 from tiny import MASK, steps_of
 
+from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
@@ -16,6 +19,8 @@ from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
+
+NAIVE = NAIVE_BY_PLACE | {"joint-aimed": NaiveAimed}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +38,11 @@ def test_a_scheme_writes_what_its_formulas_say(endless, name, temperature, per_s
     tokenizer = model.tokenizer
     key = WatermarkKey(Secret(b"a key of 16 byte"), scheme.gamma, tokenizer.id)
     mark = scheme.mark(key, tokenizer, scheme.delta, temperature)
-    sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=scheme.order or "low_confidence")
+    order, apart = scheme.order or "low_confidence", name == "joint-aimed"
+    sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=order, apart=apart)
     naive = NAIVE[name](model, key, temperature, scheme.delta)
     plain = Naive(model, key, temperature, 0.0)
-    seed = 4
+    seed = 7
     [*_, last] = steps_of(model, sampler, mark, [PROMPT], TOKENS, seed=seed)
     expected = naive.write(per_step, seed)
     assert last.tokens[0, last.start :].tolist() == expected
@@ -161,3 +167,15 @@ def test_looking_ahead_leaves_nothing_behind(endless, small_key, cache):
 def test_an_unknown_scheme_is_told_the_known_ones():
     with pytest.raises(InputError, match="no scheme 'nosuch': choose one of kgw, predictive"):
         find_scheme("nosuch")
+
+
+def test_texts_come_to_the_share_they_aim_for(endless, small_key):
+    sampler = Llada(96, 16, 0.8)
+    shares = {}
+    for name in ("joint", "joint-aimed"):
+        mark = SCHEMES[name].mark(small_key, endless.tokenizer, 12.0, 0.8)
+        texts = generate(endless, ["w4 w5", "w9 w8", "w7"], mark, sampler, tokens=96, chat=False)
+        found = Detector(small_key, endless.tokenizer).detect_many([text.ids for text in texts])
+        shares[name] = [one.green / one.pairs for one in found]
+    assert min(shares["joint"]) > 0.82
+    assert shares["joint-aimed"] == pytest.approx([0.72] * 3, abs=0.1)

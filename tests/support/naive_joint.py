@@ -37,7 +37,8 @@ class NaiveJoint(NaiveExpected):
         rows = self.logits(x)
         self.draw_noise(random)
         own = {at: self.pick(rows[at], at) for at in block}
-        gains = {at: [gain - self.mean(x, at) for gain in self.bias(x, rows, at)]
+        needed = self.needed(x)
+        gains = {at: [needed * (gain - self.mean(x, at)) for gain in self.bias(x, rows, at)]
                  for at in block if x[at] == MASK}  # fmt: skip
         near = set()
         for _ in range(per_step):
@@ -47,6 +48,10 @@ class NaiveJoint(NaiveExpected):
             at, token = self.choice(rows, block, places, gains, (first, own[first]))
             x[at] = token
             near |= {at - 1, at + 1}
+
+    def needed(self, x):
+        """Which share of its strength the mark has in this step."""
+        return 1.0
 
     def choice(self, rows, block, places, gains, own):
         if not self.temperature:
@@ -102,3 +107,12 @@ class NaiveJoint(NaiveExpected):
                 )
                 found[at, token] = q[at][token] * math.prod(others)
         return found
+
+
+class NaiveAimed(NaiveJoint):
+    """Strong where the text so far is short of green pairs, and none where it has many."""
+
+    def needed(self, x):
+        pairs = self.pairs_of_words(x[self.start :])
+        green = sum(own_coin(self.key, *pair) for pair in pairs)
+        return min(max(0.5 + (0.72 * len(pairs) - green) / 10, 0.0), 1.0)

@@ -25,6 +25,7 @@ class Block(NamedTuple):
     first     []         where the block begins
     likely    [B, R, C]  the likeliest tokens, best first, of its positions and of one past it
     p         [B, R, C]  their probabilities
+    start                where the prompts end
     """
 
     tokens: Tensor
@@ -32,6 +33,7 @@ class Block(NamedTuple):
     first: Tensor
     likely: Tensor
     p: Tensor
+    start: int
 
 
 def candidate_gains(
@@ -57,7 +59,7 @@ def candidate_gains(
         beside = slice(1 + side, 1 + side + width)
         near, weight = ids[:, beside, None], weights[:, beside, None]
         pairs = (near, here[..., None]) if side < 0 else (here[..., None], near)
-        colours = _colours(green, *pairs, (weight != 0) & masked)
+        colours = pair_colours(green, *pairs, (weight != 0) & masked)
         green_share = torch.where(neutral[..., None], settings.gamma, colours)
         gain += (green_share * weight).sum(-1) - settings.gamma * inside[beside, None]
     return settings.delta * gain
@@ -83,7 +85,7 @@ def _around(block: Block, width: int, top_k: int) -> tuple[Tensor, Tensor, Tenso
     return torch.where(known, tokens, ids), weights, inside.float()
 
 
-def _colours(green: GreenList, left: Tensor, right: Tensor, needed: Tensor) -> Tensor:
+def pair_colours(green: GreenList, left: Tensor, right: Tensor, needed: Tensor) -> Tensor:
     """Return the colour of each pair; on a CPU, or for a list in the host's memory, by numpy.
 
     There only the pairs that are needed are hashed. To pick them on a GPU would mean to wait.

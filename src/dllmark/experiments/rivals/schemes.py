@@ -147,6 +147,12 @@ def _guided_fresh(
     return GuidedFresh(key, tokenizer, delta)
 
 
+def _aimed(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> Watermark:
+    from dllmark.experiments.rivals.aimed import Aimed
+
+    return Aimed(key, tokenizer, delta)
+
+
 def _unbiased(name: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
@@ -193,6 +199,7 @@ SCHEMES = {
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
+        Scheme("joint-aimed", _aimed, delta=5.4, orders=("low_confidence",)),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, NOISE, delta=0.0, noise=True),
     )
