@@ -172,10 +172,10 @@ def test_an_unknown_scheme_is_told_the_known_ones():
 def test_texts_come_to_the_share_they_aim_for(endless, small_key):
     sampler = Llada(96, 16, 0.8)
     shares = {}
-    for name in ("joint", "joint-aimed"):
-        mark = SCHEMES[name].mark(small_key, endless.tokenizer, 12.0, 0.8)
+    for name, delta in (("joint", 5.4), ("joint-aimed", 0.15)):
+        mark = SCHEMES[name].mark(small_key, endless.tokenizer, delta, 0.8)
         texts = generate(endless, ["w4 w5", "w9 w8", "w7"], mark, sampler, tokens=96, chat=False)
         found = Detector(small_key, endless.tokenizer).detect_many([text.ids for text in texts])
         shares[name] = [one.green / one.pairs for one in found]
-    assert min(shares["joint"]) > 0.82
-    assert shares["joint-aimed"] == pytest.approx([0.72] * 3, abs=0.1)
+    assert min(shares["joint"]) > 0.75
+    assert shares["joint-aimed"] == pytest.approx([0.65] * 3, abs=0.06)

@@ -112,7 +112,11 @@ class NaiveJoint(NaiveExpected):
 class NaiveAimed(NaiveJoint):
     """Strong where the text so far is short of green pairs, and none where it has many."""
 
+    def __init__(self, model, key, temperature, above):
+        super().__init__(model, key, temperature, 5.4)
+        self.aim = key.gamma + above
+
     def needed(self, x):
         pairs = self.pairs_of_words(x[self.start :])
         green = sum(own_coin(self.key, *pair) for pair in pairs)
-        return min(max(0.5 + (0.72 * len(pairs) - green) / 10, 0.0), 1.0)
+        return min(max(0.5 + (self.aim * len(pairs) - green) / 10, 0.0), 1.0)

@@ -16,24 +16,28 @@ from dllmark.relation.greenlist import GreenList
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
 
-AIM = 0.72
-"""The share of green pairs that texts are to have: a z of 6 where 190 pairs are counted."""
+MOST = 5.4
+"""The δ of `joint` where a text is far from its aim."""
 
 MARGIN = 10
-"""How many green pairs lie between no mark and one of the full δ."""
+"""How many green pairs lie between no mark and one of that δ."""
 
 
 class Aimed(Watermark):
-    """`joint`, with half of its δ where a text has its aim of green pairs so far."""
+    """`joint`, with half of its most where a text has its aim of green pairs so far.
 
-    def __init__(self, key: WatermarkKey, tokenizer: Tokenizer, delta: float) -> None:
-        super().__init__(key, "joint", delta, tokenizer=tokenizer)
+    The aim is so much above γ: 0.22 gives a z of 6 where 190 pairs are counted.
+    """
+
+    def __init__(self, key: WatermarkKey, tokenizer: Tokenizer, above: float) -> None:
+        super().__init__(key, "joint", MOST, tokenizer=tokenizer)
+        self.aim = key.gamma + above
 
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
         """Return [B, W, C]: what the likely tokens of a block add to the count, as it matters."""
         scored = self._scored(vocab_size, block.p.device)
         green, pairs = tally(block, scored, self._green_list(vocab_size))
-        needed = (0.5 + (AIM * pairs - green) / MARGIN).clamp(0, 1)
+        needed = (0.5 + (self.aim * pairs - green) / MARGIN).clamp(0, 1)
         return super().gains(block, width, vocab_size) * needed[:, None, None]
 
 

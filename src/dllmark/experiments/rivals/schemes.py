@@ -33,7 +33,8 @@ class Scheme:
 
     mark    from a key, a tokenizer, δ and the temperature to what `generate` marks with
     scores  what can be measured of ids, by name; the first decides
-    delta   how strong it is where nothing else is said; 0 for a scheme without strength
+    delta   how strong it is where nothing else is said; 0 for a scheme without strength. That of
+            `joint-aimed` is no bias, but how far above γ the share of green pairs is to be
     gamma   the share of green pairs or tokens
     order   the order it must be written in, if not the sampler's
     orders  the sampler's orders that it can be written in; all of them if none is named
@@ -199,7 +200,7 @@ SCHEMES = {
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
-        Scheme("joint-aimed", _aimed, delta=5.4, orders=("low_confidence",)),
+        Scheme("joint-aimed", _aimed, delta=0.22, orders=("low_confidence",)),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, NOISE, delta=0.0, noise=True),
     )
