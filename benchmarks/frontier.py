@@ -1,29 +1,36 @@
 """Read a frontier: what each strategy finds for the perplexity the paper's best one costs.
 
-Usage: python benchmarks/frontier.py frontier.json
+Usage: python benchmarks/frontier.py frontier/frontier.json
 
-Reads the report of `dllmark reproduce frontier`. What lies between two measured δ, or between no
-mark and the first, is taken on a straight line.
+Reads the report of `dllmark reproduce frontier`, and the texts beside it to say how many of them
+loop. What lies between two measured δ, or between no mark and the first, is taken on a straight
+line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 from dllmark.experiments.paper import BEST as PAPER
 from dllmark.experiments.paper import METHODS
-from dllmark.marking.strategies import BIASES
+from dllmark.experiments.settings import Setting
+from dllmark.experiments.specs import ORDER
+from dllmark.marking.strategies import STRATEGIES
+from dllmark.quality.repetition import is_degenerate
 
-OURS = tuple(name for name in BIASES if name not in METHODS)
+OURS = tuple(name for name in STRATEGIES if name not in METHODS)
 TPR, Z = "TPR at 1 % FPR", "mean z"
 
+Row = dict[str, Any]
 Point = dict[str, float]
 
 
-def curve(rows: list[dict[str, float]]) -> list[Point]:
+def curve(rows: list[Row]) -> list[Point]:
     """Return the points of a strategy, from no mark on, with the perplexity as an increase in %."""
     points = [{"increase": 0.0, TPR: 1.0, Z: 0.0}]
     for row in sorted(rows, key=lambda row: row["δ"]):
@@ -57,38 +64,62 @@ def percent(value: float | None, form: str) -> str:
     return "–" if value is None else f"{value:{form}} %"
 
 
-def cells(curves: dict[str, list[Point]]) -> list[str]:
-    """Return what one group of curves says, the paper's strategy first."""
-    cost = crossing(curves[PAPER], TPR, 90, "increase")
+def loops(texts: Path, setting: Setting, scored: int) -> str:
+    """Return how many percent of a setting's texts are degenerate, or a dash without the texts."""
+    path = texts / f"{setting.slug}.jsonl"
+    if not path.exists():
+        return "–"
+    with path.open(encoding="utf-8") as lines:
+        found = [is_degenerate(json.loads(line)["ids"][:scored]) for line in lines]
+    return f"{100 * sum(found) / len(found):.0f}"
+
+
+def measured(points: list[Point], cost: float | None) -> list[str]:
+    """Return what a curve says; without a cost to compare with it is the paper's."""
     if cost is None:
-        raise SystemExit("the paper's strategy finds too little here to compare with")
-    row = [percent(cost, "+.0f")]
-    row += [percent(best_within(curves[name], cost), ".1f") for name in OURS]
+        cells = [f"90 % for {percent(crossing(points, TPR, 90, 'increase'), '+.0f')}"]
+    else:
+        cells = [percent(best_within(points, cost), ".1f")]
     for known, value in ((TPR, 98), (Z, 5), (Z, 7)):
-        for name in (PAPER, *OURS):
-            row.append(percent(crossing(curves[name], known, value, "increase"), "+.0f"))
-    return row
+        cells.append(percent(crossing(points, known, value, "increase"), "+.0f"))
+    return cells
 
 
 def main() -> None:
-    """Print a Markdown table, a line a group."""
+    """Print a Markdown table, for each group a line a strategy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path)
-    rows = json.loads(parser.parse_args().report.read_text(encoding="utf-8"))["rows"]
-    names = ["perplexity where P finds 90 %", "E finds there", "G finds there"]
-    names += [f"{letter} at {what}" for what in ("98 % TPR", "z 5", "z 7") for letter in "PEG"]
-    print("| " + " | ".join(["prompts, temperature, tokens a step", *names]) + " |")
-    print("| --- " * (len(names) + 1) + "|")
+    path = parser.parse_args().report
+    report = json.loads(path.read_text(encoding="utf-8"))
+    scored = report["about"]["scored"]
+    names = ["prompts, temperature, tokens a step", "strategy", "finds where P finds 90 %",
+             "at 98 % TPR", "at z 5", "at z 7", "degenerate %, by δ"]  # fmt: skip
+    print("| " + " | ".join(names) + " |")
+    print("| --- " * len(names) + "|")
 
-    def group(row: dict[str, float]) -> tuple[float, ...]:
+    def group(row: Row) -> tuple[str, float, int]:
         return row["prompts"], row["temperature"], row["tokens a step"]
 
-    for place, inside in groupby(sorted(rows, key=group), key=group):
+    for (dataset, temperature, per_step), inside in groupby(
+        sorted(report["rows"], key=group), key=group
+    ):
         swept = list(inside)
-        curves = {name: curve([row for row in swept if row["strategy"] == name])
-                  for name in (PAPER, *OURS)}  # fmt: skip
-        where = f"{place[0]}, {place[1]:g}, {place[2]}"
-        print("| " + " | ".join([where, *cells(curves)]) + " |")
+        texts = path.parent / "texts" / dataset
+        where = f"{dataset}, {temperature:g}, {per_step}"
+        plain = Setting(None, temperature=temperature, per_step=per_step, order=ORDER)
+        print(f"| {where} | unmarked | | | | | {loops(texts, plain, scored)} |")
+        cost = None
+        for name in (PAPER, *OURS):
+            rows = [row for row in swept if row["strategy"] == name]
+            cells = measured(curve(rows), cost)
+            looped = [
+                loops(texts, replace(plain, strategy=name, delta=row["δ"]), scored) for row in rows
+            ]
+            print("| " + " | ".join([where, name, *cells, ", ".join(looped)]) + " |")
+            if name == PAPER:
+                cost = crossing(curve(rows), TPR, 90, "increase")
+                if cost is None:
+                    raise SystemExit("the paper's strategy finds too little here to compare with")
 
 
 if __name__ == "__main__":
