@@ -1,9 +1,12 @@
 """Print the table of a comparison as the results page has it: fewer columns, and intervals.
 
 Usage: python benchmarks/rivals.py REPORT.csv...
+       python benchmarks/rivals.py --setting NAME REPORT.csv... [--setting NAME REPORT.csv...]...
 
 Reads what `dllmark reproduce rivals` wrote. A scheme of one strength is shown once, from the first
-report that has it.
+report that has it. With settings, each is one line: what every scheme finds at 0.1 %, and the
+change of perplexity by both judges; a star where it has 3 points more degenerate texts than its
+unmarked ones.
 """
 
 from __future__ import annotations
@@ -15,6 +18,11 @@ from pathlib import Path
 SHARES = {"TPR at 1 %": "TPR at 1 %", "TPR at 0.1 %": "at 0.1 %"}
 CHANGE = "PPL change % by judge {}"
 DEGENERATE = "degenerate %"
+
+COMPARED = {"joint": 3.6, "joint-aimed": 0.22, "gumbel": 0.0, "kgw-left-to-right": 2.0,
+            "engine-fresh": 2.0, "expected-bidirectional": 2.0, "gloaguen": 4.0, "unigram": 2.0,
+            "dgmark": 0.0}  # fmt: skip
+"""The schemes of a line, and their strengths."""
 
 Row = dict[str, str]
 
@@ -62,21 +70,63 @@ def cells(row: Row) -> list[str]:
     return [*found, share(row, DEGENERATE), f"{float(row['distinct-2']):.2f}"]
 
 
+def summary(row: Row, unmarked: Row) -> str:
+    """Return what a scheme finds and costs.
+
+    >>> row = {"TPR at 0.1 %": "99.4", "PPL change % by judge 1": "3.2", "degenerate %": "9"}
+    >>> summary(row, {"degenerate %": "5"})
+    '99: +3*'
+    """
+    costs = [row.get(CHANGE.format(number)) for number in (1, 2)]
+    more = float(row[DEGENERATE]) - float(unmarked[DEGENERATE]) > 3
+    found = f"{float(row['TPR at 0.1 %']):.0f}"
+    changes = ", ".join(signed(float(cost)) for cost in costs if cost)
+    return (f"{found}: {changes}" if changes else found) + "*" * more
+
+
+def line(name: str, reports: list[Path]) -> list[str]:
+    """Return what every scheme finds and costs in one setting."""
+    found: dict[str, str] = {}
+    for path in reports:
+        rows = read(path)
+        unmarked = {row["scheme"]: row for row in rows if not row["TPR at 0.1 %"]}
+        for row in rows:
+            scheme = row["scheme"]
+            if scheme in COMPARED and float(row["δ"] or 0) == COMPARED[scheme]:
+                own = "unmarked, left to right" if "left" in scheme else "unmarked"
+                found.setdefault(scheme, summary(row, unmarked.get(own, unmarked["unmarked"])))
+    return [name, *(found.get(scheme, "–") for scheme in COMPARED)]
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a report."""
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def print_table(names: list[str], rows: list[list[str]]) -> None:
+    """Print a table in Markdown."""
+    for row in (names, ["---"] * len(names), *rows):
+        print("| " + " | ".join(row) + " |")
+
+
 def main() -> None:
     """Parse the command line and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("reports", type=Path, nargs="+")
+    parser.add_argument("reports", type=Path, nargs="*")
+    parser.add_argument("--setting", nargs="+", action="append", default=[])
+    given = parser.parse_args()
+    if given.setting:
+        lines = [line(name, list(map(Path, paths))) for name, *paths in given.setting]
+        print_table(["", *COMPARED], lines)
+        return
     names = ["scheme", "δ", "mean z", *SHARES.values(), "perplexity by SmolLM2", "change, %",
              "by Qwen", "change, %", "degenerate, %", "distinct-2"]  # fmt: skip
-    print("| " + " | ".join(names) + " |")
-    print("| --- " * len(names) + "|")
-    shown: set[tuple[str, str]] = set()
-    for path in parser.parse_args().reports:
-        with path.open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if (row["scheme"], row["δ"]) not in shown:
-                    shown.add((row["scheme"], row["δ"]))
-                    print("| " + " | ".join(cells(row)) + " |")
+    shown: dict[tuple[str, str], list[str]] = {}
+    for path in given.reports:
+        for row in read(path):
+            shown.setdefault((row["scheme"], row["δ"]), cells(row))
+    print_table(names, list(shown.values()))
 
 
 if __name__ == "__main__":
