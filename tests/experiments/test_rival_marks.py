@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from naive_joint import NaiveAimed
-from naive_marks import BLOCK, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
+from naive_joint import NaiveAimed, NaiveAimedEarly
+from naive_marks import BLOCK, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin, own_coin
 from naive_marks import NAIVE as NAIVE_BY_PLACE
 from tiny import MASK, steps_of
 
@@ -15,12 +15,13 @@ from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
+from dllmark.marking.gain import Block
 from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
 
-NAIVE = NAIVE_BY_PLACE | {"joint-aimed": NaiveAimed}
+NAIVE = NAIVE_BY_PLACE | {"joint-aimed": NaiveAimed, "joint-aimed-early": NaiveAimedEarly}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_a_scheme_writes_what_its_formulas_say(endless, name, temperature, per_s
     tokenizer = model.tokenizer
     key = WatermarkKey(Secret(b"a key of 16 byte"), scheme.gamma, tokenizer.id)
     mark = scheme.mark(key, tokenizer, scheme.delta, temperature)
-    order, apart = scheme.order or "low_confidence", name == "joint-aimed"
+    order, apart = scheme.order or "low_confidence", name.startswith("joint-aimed")
     sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=order, apart=apart)
     naive = NAIVE[name](model, key, temperature, scheme.delta)
     plain = Naive(model, key, temperature, 0.0)
@@ -69,13 +70,13 @@ def test_over_all_keys_an_unbiased_scheme_leaves_every_token_as_likely(endless, 
     tokens = torch.tensor([[7, MASK, MASK]])  # a known neighbour and an expected one
     state = State(tokens, tokens != MASK, 2 * logits, torch.tensor([[1]]))
     found = []
-    for number in range(1000):
+    for number in range(400):
         key = WatermarkKey(Secret(number.to_bytes(16, "big")), 0.5, tokenizer.id)
         biased = SCHEMES[name].mark(key, tokenizer, 0.0, 0.8).bias(state)
         found.append((biased[0, 0] / 0.8).softmax(0))
     mean, error = torch.stack(found).mean(0), torch.stack(found).std(0) / math.sqrt(len(found))
     p = (state.logits[0, 1] / 0.8).softmax(0)
-    assert (error < 0.05 * p).all() and (error.max() > 0.001)
+    assert (error < 0.08 * p).all() and (error.max() > 0.001)
     assert ((mean - p).abs() < 4 * error).all()
 
 
@@ -179,3 +180,40 @@ def test_texts_come_to_the_share_they_aim_for(endless, small_key):
         shares[name] = [one.green / one.pairs for one in found]
     assert min(shares["joint"]) > 0.75
     assert shares["joint-aimed"] == pytest.approx([0.65] * 3, abs=0.06)
+
+
+def test_texts_get_a_few_green_pairs_ahead_of_their_aim(endless, small_key):
+    sampler = Llada(96, 16, 0.8)
+    ahead = {}
+    for name, delta in (("joint", 5.4), ("joint-aimed-early", 0.02)):
+        mark = SCHEMES[name].mark(small_key, endless.tokenizer, delta, 0.8)
+        texts = generate(endless, ["w4 w5", "w9 w8", "w7"], mark, sampler, tokens=96, chat=False)
+        found = Detector(small_key, endless.tokenizer).detect_many([text.ids for text in texts])
+        ahead[name] = [one.green - 0.5 * one.pairs - 0.02 * 95 for one in found]
+    assert min(ahead["joint"]) > 10
+    assert all(0 < one < 10 for one in ahead["joint-aimed-early"])
+
+
+def test_a_text_that_loops_is_marked_as_strongly_as_can_be(endless, small_key):
+    def needed(ids):
+        tokens = torch.tensor([[*ids, *[MASK] * 4]])
+        likely = torch.arange(SPECIAL, SPECIAL + 8).expand(1, 4, 8)
+        block = Block(
+            tokens, tokens != MASK, torch.tensor(len(ids)), likely, torch.full((1, 4, 8), 0.1), 0
+        )
+        own, full = (
+            SCHEMES[name].mark(small_key, endless.tokenizer, delta, 0.8)
+            for name, delta in (("joint-aimed-early", 0.15), ("joint", 5.4))
+        )
+        gains = (mark.gains(block, 4, endless.tokenizer.vocab_size) for mark in (own, full))
+        return torch.div(*gains)[0, 0, 0].item()
+
+    words = range(SPECIAL, endless.tokenizer.vocab_size)
+    marked, pairs = [SPECIAL], set()
+    for _ in range(40):  # pairs that are all green, and none twice
+        fresh = (w for w in words if (marked[-1], w) not in pairs)
+        word = next(w for w in fresh if own_coin(small_key, marked[-1], w))
+        pairs.add((marked[-1], word))
+        marked.append(word)
+    assert needed(marked) == 0
+    assert needed(marked[:3] * 20) == 1

@@ -114,9 +114,23 @@ class NaiveAimed(NaiveJoint):
 
     def __init__(self, model, key, temperature, above):
         super().__init__(model, key, temperature, 5.4)
-        self.aim = key.gamma + above
+        self.above = above
 
     def needed(self, x):
         pairs = self.pairs_of_words(x[self.start :])
-        green = sum(own_coin(self.key, *pair) for pair in pairs)
-        return min(max(0.5 + (self.aim * len(pairs) - green) / 10, 0.0), 1.0)
+        aim = (self.key.gamma + self.above) * len(pairs)
+        return min(max(0.5 + (aim - self.green(pairs)) / 10, 0.0), 1.0)
+
+    def green(self, pairs):
+        return sum(own_coin(self.key, *pair) for pair in pairs)
+
+
+class NaiveAimedEarly(NaiveAimed):
+    """Strong until the text is ahead of its aim, to which repeated pairs add nothing."""
+
+    def needed(self, x):
+        text = x[self.start :]
+        written = sum(pair[0] in self.words and pair[1] in self.words for pair in pairwise(text))
+        pairs = self.pairs_of_words(text)
+        more = self.green(pairs) - self.key.gamma * len(pairs)
+        return min(max(1 - (more - self.above * written) / 10, 0.0), 1.0)

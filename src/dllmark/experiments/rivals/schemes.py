@@ -148,10 +148,15 @@ def _guided_fresh(
     return GuidedFresh(key, tokenizer, delta)
 
 
-def _aimed(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> Watermark:
-    from dllmark.experiments.rivals.aimed import Aimed
+def _aimed(early: bool) -> MakeMark:
+    def mark(
+        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+    ) -> Watermark:
+        from dllmark.experiments.rivals.aimed import Aimed, AimedEarly
 
-    return Aimed(key, tokenizer, delta)
+        return (AimedEarly if early else Aimed)(key, tokenizer, delta)
+
+    return mark
 
 
 def _unbiased(name: str) -> MakeMark:
@@ -200,7 +205,8 @@ SCHEMES = {
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
-        Scheme("joint-aimed", _aimed, delta=0.22, orders=("low_confidence",)),
+        Scheme("joint-aimed", _aimed(early=False), delta=0.22, orders=("low_confidence",)),
+        Scheme("joint-aimed-early", _aimed(early=True), delta=0.15, orders=("low_confidence",)),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, NOISE, delta=0.0, noise=True),
     )
