@@ -102,12 +102,12 @@ def test_a_revealed_token_outside_the_vocabulary_is_refused(watermark, id_):
         watermark.bias(**state(tokens=torch.tensor([[id_, MASK, 9, MASK, MASK]])))
 
 
-@pytest.mark.parametrize("id_", [-100, VOCABULARY, 2**40])
-def test_a_mask_may_have_any_id(watermark, id_):
+def test_a_mask_may_have_any_id(watermark):
     """Engines mask with ids past the head, and pad with -100; what is not revealed is not read."""
-    tokens = state()["tokens"]
-    other = torch.where(tokens == MASK, id_, tokens)
-    assert torch.equal(watermark.bias(**state(tokens=other)), watermark.bias(**state()))
+    tokens, expected = state()["tokens"], watermark.bias(**state())
+    for id_ in (-100, VOCABULARY, 2**40):
+        other = torch.where(tokens == MASK, id_, tokens)
+        assert torch.equal(watermark.bias(**state(tokens=other)), expected), id_
 
 
 def test_reachable_tokens_of_another_shape_are_refused(watermark):
