@@ -120,6 +120,8 @@ def main() -> None:
         lines = [line(name, list(map(Path, paths))) for name, *paths in given.setting]
         print_table(["", *COMPARED], lines)
         return
+    if not given.reports:
+        parser.error("give the reports to print")
     names = ["scheme", "δ", "mean z", *SHARES.values(), "perplexity by SmolLM2", "change, %",
              "by Qwen", "change, %", "degenerate, %", "distinct-2"]  # fmt: skip
     shown: dict[tuple[str, str], list[str]] = {}

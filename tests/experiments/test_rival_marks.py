@@ -170,28 +170,33 @@ def test_an_unknown_scheme_is_told_the_known_ones():
         find_scheme("nosuch")
 
 
-def test_texts_come_to_the_share_they_aim_for(endless, small_key):
+def found_in_texts(model, key, name, delta):
+    """What a detector finds in three texts of 96 tokens by a scheme."""
+    mark = SCHEMES[name].mark(key, model.tokenizer, delta, 0.8)
     sampler = Llada(96, 16, 0.8)
-    shares = {}
-    for name, delta in (("joint", 5.4), ("joint-aimed", 0.15)):
-        mark = SCHEMES[name].mark(small_key, endless.tokenizer, delta, 0.8)
-        texts = generate(endless, ["w4 w5", "w9 w8", "w7"], mark, sampler, tokens=96, chat=False)
-        found = Detector(small_key, endless.tokenizer).detect_many([text.ids for text in texts])
-        shares[name] = [one.green / one.pairs for one in found]
-    assert min(shares["joint"]) > 0.75
-    assert shares["joint-aimed"] == pytest.approx([0.65] * 3, abs=0.06)
+    texts = generate(model, ["w4 w5", "w9 w8", "w7"], mark, sampler, tokens=96, chat=False)
+    return list(Detector(key, model.tokenizer).detect_many([text.ids for text in texts]))
+
+
+def test_texts_come_to_the_share_they_aim_for(endless, small_key):
+    shares = [
+        [one.green / one.pairs for one in found_in_texts(endless, small_key, name, delta)]
+        for name, delta in (("joint", 5.4), ("joint-aimed", 0.15))
+    ]
+    assert min(shares[0]) > 0.75
+    assert shares[1] == pytest.approx([0.65] * 3, abs=0.06)
 
 
 def test_texts_get_a_few_green_pairs_ahead_of_their_aim(endless, small_key):
-    sampler = Llada(96, 16, 0.8)
-    ahead = {}
-    for name, delta in (("joint", 5.4), ("joint-aimed-early", 0.02)):
-        mark = SCHEMES[name].mark(small_key, endless.tokenizer, delta, 0.8)
-        texts = generate(endless, ["w4 w5", "w9 w8", "w7"], mark, sampler, tokens=96, chat=False)
-        found = Detector(small_key, endless.tokenizer).detect_many([text.ids for text in texts])
-        ahead[name] = [one.green - 0.5 * one.pairs - 0.02 * 95 for one in found]
-    assert min(ahead["joint"]) > 10
-    assert all(0 < one < 10 for one in ahead["joint-aimed-early"])
+    constant, aimed = (
+        [
+            one.green - 0.5 * one.pairs - 0.02 * 95
+            for one in found_in_texts(endless, small_key, name, delta)
+        ]
+        for name, delta in (("joint", 5.4), ("joint-aimed-early", 0.02))
+    )
+    assert min(constant) > 10
+    assert all(0 < one < 10 for one in aimed)
 
 
 def test_a_text_that_loops_is_marked_as_strongly_as_can_be(endless, small_key):
