@@ -1,6 +1,7 @@
 """What a denoising step of an 8B diffusion model costs, and what the watermark adds to it.
 
-Usage: python benchmarks/step.py [--models llada dream] [--batches 1 8 32] [--out DIR]
+Usage: python benchmarks/step.py [--models llada dream] [--batches 1 8 32]
+                                 [--strategies joint adaptive-joint] [--out DIR]
        python benchmarks/step.py --draw DIR
 
 Builds models of the exact shapes of LLaDA-8B and Dream-7B with random weights and measures, in one
@@ -8,8 +9,8 @@ run: the forward pass, in torch alone and with our kernels; the official step of
 alone; the reference implementation's watermark; our step without and with each strategy's
 watermark, and that watermark alone; the peak memory of each; the floors of the machine; and how
 fast pairs are coloured. A step is a real one, in the middle of writing 256 tokens after a prompt of
-30, one token a step, at temperature 0; that of `joint` at 0.8, where one without a mark is also
-measured.
+30, one token a step, at temperature 0; with `joint` and `adaptive-joint` at 0.8, where one without
+a mark is also measured.
 
 Without a GPU it measures models a thousand times smaller, which shows only that it runs.
 """
@@ -35,7 +36,7 @@ from step_report import page, report
 from torch import Tensor
 
 from dllmark import HashedGreenList, WatermarkKey, load_tokenizer
-from dllmark.marking.strategies import BIASES
+from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.models.loading import Model
 from dllmark.models.transformer import unfused
@@ -199,7 +200,9 @@ def bias_alone(model: Model, batch: int, watermark: Watermark, *, worst: bool) -
     return {"ms": found["ms"] / BLOCK, "peak MB": found["peak MB"]}
 
 
-def measure_batch(model: Model, batch: int, key: WatermarkKey, matrix: Tensor, times: int) -> Any:
+def measure_batch(
+    model: Model, batch: int, marks: list[Watermark], matrix: Tensor, times: int
+) -> Any:
     """Measure everything at one batch size."""
     canvas = canvas_of(model, batch, FIRST)
     size = model.config.vocab_size
@@ -213,18 +216,19 @@ def measure_batch(model: Model, batch: int, key: WatermarkKey, matrix: Tensor, t
             matrix, logits, [row[n] for row in ids[0]], [row[n] for row in ids[1]], 2.0
         ),
         "our step": our_step(model, batch, None),
+        "our step at 0.8": our_step(model, batch, None, WARM),
     }
     alone = {}
-    for name in BIASES:
+    for watermark in marks:
+        name = watermark.strategy.name
+        if watermark.strategy.joint:
+            works[f"our step at 0.8, {name}"] = our_step(model, batch, watermark, WARM)
+            continue
         before = held()
-        watermark = Watermark(key, name, tokenizer=model.tokenizer)
         alone[name] = bias_alone(model, batch, watermark, worst=False)
         alone[name]["worst ms"] = bias_alone(model, batch, watermark, worst=True)["ms"]
         alone[name]["kept MB"] = (held() - before) / 1e6
         works[f"our step, {name}"] = our_step(model, batch, watermark)
-    joint = Watermark(key, "joint", tokenizer=model.tokenizer)
-    works["our step at 0.8"] = our_step(model, batch, None, WARM)
-    works["our step at 0.8, joint"] = our_step(model, batch, joint, WARM)
     steps = measure_in_turn(works, times)
     return {"steps": steps, "watermark alone": alone}
 
@@ -262,7 +266,7 @@ def colouring() -> Row:
     }
 
 
-def measure_model(name: str, batches: list[int]) -> Any:
+def measure_model(name: str, batches: list[int], strategies: list[str]) -> Any:
     """Build one model and measure it at every batch size."""
     model = build(name, DEVICE)
     key = WatermarkKey.generate(model.tokenizer.id)
@@ -271,7 +275,8 @@ def measure_model(name: str, batches: list[int]) -> Any:
     found: dict[str, Any] = {"weights MB": weight_bytes(model) / 1e6, "batches": {}}
     for batch in batches:
         times = max(12, 192 // batch) if CUDA else TURNS
-        row = measure_batch(model, batch, key, matrix, times)
+        marks = [Watermark(key, one, tokenizer=model.tokenizer) for one in strategies]
+        row = measure_batch(model, batch, marks, matrix, times)
         row["operations"] = flops(model, batch, BLOCK + 1)
         found["batches"][str(batch)] = row
         print(name, "batch", batch, {k: round(v["ms"], 3) for k, v in row["steps"].items()})
@@ -283,6 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["llada", "dream"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32] if CUDA else [1, 2])
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--out", type=Path, help="a folder for step.json, step.md and step.png")
     parser.add_argument("--draw", type=Path, help="only draw the step.json of a folder again")
     arguments = parser.parse_args()
@@ -293,7 +299,7 @@ def main() -> None:
     with torch.inference_mode():
         result |= {"machine": machine(), "colouring": colouring()}
         for name in arguments.models:
-            result["models"][name] = measure_model(name, arguments.batches)
+            result["models"][name] = measure_model(name, arguments.batches, arguments.strategies)
             if arguments.out:
                 arguments.out.mkdir(parents=True, exist_ok=True)
                 (arguments.out / "step.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 NAMES = {"llada": "LLaDA-8B", "dream": "Dream-7B"}
+SHOWN = ("official step", "our step", "our step, predictive-bidirectional",
+         "our step, expected-bidirectional", "our step, guided-bidirectional")  # fmt: skip
 Result = dict[str, Any]
 
 
@@ -97,9 +99,9 @@ def draw(result: Result, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = ["official step", "our step", "our step, predictive-bidirectional",
-             "our step, expected-bidirectional", "our step, guided-bidirectional"]  # fmt: skip
     models = result["models"]
+    measured = next(iter(next(iter(models.values()))["batches"].values()))["steps"]
+    shown = [name for name in SHOWN if name in measured]
     figure, axes = pyplot.subplots(1, len(models), figsize=(5.5 * len(models), 4.4), squeeze=False)
     for axis, model in zip(axes[0], models, strict=True):
         batches = models[model]["batches"]

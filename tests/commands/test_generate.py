@@ -91,7 +91,7 @@ def own_key(llada, tmp_path):
 )
 def test_what_is_written_is_detected_at_the_other_end_of_a_pipe(whose, written, read, request):
     key = ["--key", request.getfixturevalue(whose)]
-    strong = ["--tokens", "48", "--steps", "12", "--delta", "4", "--temperature", "1"]
+    strong = ["--tokens", "48", "--steps", "12", "--delta", "10", "--temperature", "1"]
     strong += ["--suppress-end", "--cache", "block"]
     write = [SCRIPT, "generate", STORY, *key, *strong, *written]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # a pipe shares the cores

@@ -194,7 +194,7 @@ def test_a_text_says_with_which_cache_it_was_written(
     small_key.save(tmp_path / "k")
     short = ["--tokens", "8", "--block", "8", "--steps", "4", "--plain", "--json"]
     record = run("generate", "w1", "--key", tmp_path / "k", *short, *options).json
-    mark = Watermark(small_key, "joint", tokenizer=model.tokenizer)
+    mark = Watermark(small_key, "adaptive-joint", tokenizer=model.tokenizer)
     sampler = Llada(4, 8, cache=cache, apart=True)
     [text] = generate(model, ["w1"], mark, sampler, tokens=8, chat=False)
     assert (record["settings"]["cache"], record["ids"]) == (cache, text.ids)
@@ -203,9 +203,9 @@ def test_a_text_says_with_which_cache_it_was_written(
 @pytest.mark.parametrize(
     ("options", "strategy", "delta"),
     [
-        ([], "joint", 3.6),
-        (["--delta", "3"], "joint", 3.0),
-        (["--temperature", "0"], "joint", 3.6),
+        ([], "adaptive-joint", 5.4),
+        (["--delta", "3"], "adaptive-joint", 3.0),
+        (["--temperature", "0"], "adaptive-joint", 5.4),
         (["--sampler", "dream"], "expected-bidirectional", 2.0),
         (["--order", "random"], "expected-bidirectional", 2.0),
         (["--strategy", "kgw"], "kgw", 2.0),

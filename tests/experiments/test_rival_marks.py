@@ -5,23 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from naive_joint import NaiveAimed, NaiveAimedEarly
-from naive_marks import BLOCK, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin, own_coin
-from naive_marks import NAIVE as NAIVE_BY_PLACE
+from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
 from tiny import MASK, steps_of
 
-from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
-from dllmark.marking.gain import Block
 from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
-
-NAIVE = NAIVE_BY_PLACE | {"joint-aimed": NaiveAimed, "joint-aimed-early": NaiveAimedEarly}
 
 
 @pytest.mark.parametrize(
@@ -39,8 +33,8 @@ def test_a_scheme_writes_what_its_formulas_say(endless, name, temperature, per_s
     tokenizer = model.tokenizer
     key = WatermarkKey(Secret(b"a key of 16 byte"), scheme.gamma, tokenizer.id)
     mark = scheme.mark(key, tokenizer, scheme.delta, temperature)
-    order, apart = scheme.order or "low_confidence", name.startswith("joint-aimed")
-    sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=order, apart=apart)
+    order = scheme.order or "low_confidence"
+    sampler = Llada(TOKENS // per_step, BLOCK, temperature, order=order)
     naive = NAIVE[name](model, key, temperature, scheme.delta)
     plain = Naive(model, key, temperature, 0.0)
     seed = 7
@@ -112,8 +106,6 @@ def test_a_text_does_not_depend_on_its_company(endless, name, small_key):
 @pytest.mark.parametrize("sampler", [Dream(100, "entropy"), Llada(50, 20, order="random")])
 def test_a_scheme_finds_its_own_texts_and_no_other_keys(endless, name, sampler):
     scheme, tokenizer = SCHEMES[name], endless.tokenizer
-    if scheme.orders:
-        sampler = Llada(100, 20)
     own, other = (WatermarkKey(Secret(secret), scheme.gamma, tokenizer.id)
                   for secret in (b"a key of 16 byte", b"another 16 bytes"))  # fmt: skip
     mark = scheme.mark(own, tokenizer, 3 * scheme.delta, sampler.temperature)
@@ -168,57 +160,3 @@ def test_looking_ahead_leaves_nothing_behind(endless, small_key, cache):
 def test_an_unknown_scheme_is_told_the_known_ones():
     with pytest.raises(InputError, match="no scheme 'nosuch': choose one of kgw, predictive"):
         find_scheme("nosuch")
-
-
-def found_in_texts(model, key, name, delta):
-    """What a detector finds in three texts of 96 tokens by a scheme."""
-    mark = SCHEMES[name].mark(key, model.tokenizer, delta, 0.8)
-    sampler = Llada(96, 16, 0.8)
-    texts = generate(model, ["w4 w5", "w9 w8", "w7"], mark, sampler, tokens=96, chat=False)
-    return list(Detector(key, model.tokenizer).detect_many([text.ids for text in texts]))
-
-
-def test_texts_come_to_the_share_they_aim_for(endless, small_key):
-    shares = [
-        [one.green / one.pairs for one in found_in_texts(endless, small_key, name, delta)]
-        for name, delta in (("joint", 5.4), ("joint-aimed", 0.15))
-    ]
-    assert min(shares[0]) > 0.75
-    assert shares[1] == pytest.approx([0.65] * 3, abs=0.06)
-
-
-def test_texts_get_a_few_green_pairs_ahead_of_their_aim(endless, small_key):
-    constant, aimed = (
-        [
-            one.green - 0.5 * one.pairs - 0.02 * 95
-            for one in found_in_texts(endless, small_key, name, delta)
-        ]
-        for name, delta in (("joint", 5.4), ("joint-aimed-early", 0.02))
-    )
-    assert min(constant) > 10
-    assert all(0 < one < 10 for one in aimed)
-
-
-def test_a_text_that_loops_is_marked_as_strongly_as_can_be(endless, small_key):
-    def needed(ids):
-        tokens = torch.tensor([[*ids, *[MASK] * 4]])
-        likely = torch.arange(SPECIAL, SPECIAL + 8).expand(1, 4, 8)
-        block = Block(
-            tokens, tokens != MASK, torch.tensor(len(ids)), likely, torch.full((1, 4, 8), 0.1), 0
-        )
-        own, full = (
-            SCHEMES[name].mark(small_key, endless.tokenizer, delta, 0.8)
-            for name, delta in (("joint-aimed-early", 0.15), ("joint", 5.4))
-        )
-        gains = (mark.gains(block, 4, endless.tokenizer.vocab_size) for mark in (own, full))
-        return torch.div(*gains)[0, 0, 0].item()
-
-    words = range(SPECIAL, endless.tokenizer.vocab_size)
-    marked, pairs = [SPECIAL], set()
-    for _ in range(40):  # pairs that are all green, and none twice
-        fresh = (w for w in words if (marked[-1], w) not in pairs)
-        word = next(w for w in fresh if own_coin(small_key, marked[-1], w))
-        pairs.add((marked[-1], word))
-        marked.append(word)
-    assert needed(marked) == 0
-    assert needed(marked[:3] * 20) == 1

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from naive_joint import NaiveJoint
+from naive_joint import NaiveAdaptive, NaiveJoint
 from naive_marks import BLOCK, PROMPT, TOKENS, Naive
 from tiny import MASK, steps_of
 
@@ -32,6 +32,19 @@ def test_joint_writes_what_its_formulas_say(endless, small_key, temperature, per
     expected = naive.write(per_step, 4)
     assert last.tokens[0, last.start :].tolist() == expected
     assert expected != plain.write(per_step, 4)  # else the mark would not have been tested
+
+
+@pytest.mark.parametrize(("temperature", "per_step"), [(0, 1), (0.8, 1), (0.8, 2), (0.8, 4)])
+def test_adaptive_joint_writes_what_its_formulas_say(endless, small_key, temperature, per_step):
+    mark = Watermark(small_key, "adaptive-joint", tokenizer=endless.tokenizer)
+    sampler = replace(SAMPLER, steps=TOKENS // per_step, temperature=temperature)
+    adaptive, constant = (
+        kind(endless, small_key, temperature, mark.delta).write(per_step, 4)
+        for kind in (NaiveAdaptive, NaiveJoint)
+    )
+    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=4)
+    assert last.tokens[0, last.start :].tolist() == adaptive
+    assert adaptive != constant  # else the text would have needed all of the mark
 
 
 @pytest.mark.parametrize("cache", ["none", "block"])

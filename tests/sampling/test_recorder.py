@@ -112,10 +112,11 @@ def test_a_text_written_on_a_gpu_carries_the_mark(small_tokenizer, small_key):
 
 
 @GPU
-def test_joint_is_written_as_without_recording(small_tokenizer, small_key, monkeypatch):
+@pytest.mark.parametrize("strategy", ["joint", "adaptive-joint"])
+def test_joint_is_written_as_without_recording(small_tokenizer, small_key, monkeypatch, strategy):
     model = tiny_model(small_tokenizer)
     model.transformer.cuda()
-    watermark = Watermark(small_key, "joint", tokenizer=small_tokenizer)
+    watermark = Watermark(small_key, strategy, tokenizer=small_tokenizer)
     texts = []
     for _ in range(2):
         sampler = Llada(steps=16, block_length=16)

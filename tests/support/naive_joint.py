@@ -109,28 +109,13 @@ class NaiveJoint(NaiveExpected):
         return found
 
 
-class NaiveAimed(NaiveJoint):
-    """Strong where the text so far is short of green pairs, and none where it has many."""
-
-    def __init__(self, model, key, temperature, above):
-        super().__init__(model, key, temperature, 5.4)
-        self.above = above
-
-    def needed(self, x):
-        pairs = self.pairs_of_words(x[self.start :])
-        aim = (self.key.gamma + self.above) * len(pairs)
-        return min(max(0.5 + (aim - self.green(pairs)) / 10, 0.0), 1.0)
-
-    def green(self, pairs):
-        return sum(own_coin(self.key, *pair) for pair in pairs)
-
-
-class NaiveAimedEarly(NaiveAimed):
-    """Strong until the text is ahead of its aim, to which repeated pairs add nothing."""
+class NaiveAdaptive(NaiveJoint):
+    """Strong until a text is ahead of its aim, and none where it is ten green pairs ahead."""
 
     def needed(self, x):
         text = x[self.start :]
         written = sum(pair[0] in self.words and pair[1] in self.words for pair in pairwise(text))
         pairs = self.pairs_of_words(text)
-        more = self.green(pairs) - self.key.gamma * len(pairs)
-        return min(max(1 - (more - self.above * written) / 10, 0.0), 1.0)
+        green = sum(own_coin(self.key, *pair) for pair in pairs)
+        aim = self.key.gamma * len(pairs) + self.delta / 36 * written
+        return min(max(1 - (green - aim) / 10, 0.0), 1.0)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dllmark.errors import InputError
-from dllmark.marking.strategies import DEFAULT, STRATEGIES
+from dllmark.marking.strategies import DEFAULT, JOINT_DEFAULT, STRATEGIES
 
 PAYLOAD_BITS = 16
 
@@ -104,8 +104,8 @@ SeedOption = Annotated[int, typer.Option(help="The same seed gives the same text
 StrategyOption = Annotated[
     str | None,
     typer.Option(
-        help=f"One of {', '.join(STRATEGIES)}. Without it, joint where the sampler has LLaDA's "
-        f"low_confidence order, else {DEFAULT.name}."
+        help=f"One of {', '.join(STRATEGIES)}. Without it, {JOINT_DEFAULT.name} where the sampler "
+        f"has LLaDA's low_confidence order, else {DEFAULT.name}."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -37,7 +37,7 @@ SWEEP = (1.0, 2.0, 3.0, 4.0, 6.0)
 LENGTHS = (25, 50, 100, 150, 200, 256, 400)
 LENGTH_RATES = (0.01, 0.0001)
 ORDER = "low_confidence"
-"""Of the frontier and the lengths: `joint` is for LLaDA's."""
+"""Of the frontier and the lengths: what is `joint` is for LLaDA's."""
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,10 @@ def _frontier_row(lab: Lab, dataset: Dataset, setting: Setting) -> Row:
 def lengths(lab: Lab) -> Report:
     """How often texts are detected by their length, for every strategy.
 
-    Those that bias tokens do so by the protocol's δ; `joint`, whose δ is no bias, has its own. The
-    exact p-value decides, as in `dllmark detect`: no threshold is taken from the unmarked texts,
-    whose own rate is reported too. A text counts with its first tokens at every length it reaches.
+    Those that bias tokens do so by the protocol's δ; what is `joint`, whose δ is no bias, has its
+    own. The exact p-value decides, as in `dllmark detect`: no threshold is taken from the unmarked
+    texts, whose own rate is reported too. A text counts with its first tokens at every length it
+    reaches.
     They are written at temperature 0.8: at 0 a small model soon repeats itself, and what repeats is
     no evidence.
     """

@@ -26,6 +26,8 @@ class Strategy:
                      steer the order is the idea of dgMARK, Hong and No, arXiv 2601.22985)
     joint            position and token are weighed together, by the sampler's own distribution of
                      that choice: for samplers that have one (`dllmark.sampling.joint`)
+    adaptive         δ counts in full until a text has the green pairs that it is to have, and less
+                     and less beyond: each text is marked as strongly as it needs (`adaptive.py`)
     fresh            a token that would repeat a pair which stands in the text gets the mean bias,
                      as a special token does: a pair is counted once, and nothing is as certain as a
                      copy
@@ -38,6 +40,7 @@ class Strategy:
     even_odd_passes: bool = False
     biases_order: bool = False
     joint: bool = False
+    adaptive: bool = False
     fresh: bool = False
 
 
@@ -72,17 +75,28 @@ STRATEGIES = {
             biases_order=True,
         ),
         Strategy("joint", 3.6, backward=True, prediction="expectation", joint=True),
+        Strategy(
+            "adaptive-joint",
+            5.4,
+            backward=True,
+            prediction="expectation",
+            joint=True,
+            adaptive=True,
+        ),
     )
 }
 """Every strategy by its name: the paper's four, then ours."""
 
+JOINT_DEFAULT = STRATEGIES["adaptive-joint"]
+"""What marks where a sampler chooses position and token by a distribution that is known: LLaDA's in
+its low-confidence order. docs/defaults.md says why."""
+
 BIASES = tuple(name for name, strategy in STRATEGIES.items() if not strategy.joint)
-"""Those that are a bias on logits, for any sampler and engine: all but `joint`."""
+"""Those that are a bias on logits, for any sampler and engine: all but the joint ones."""
 
 DEFAULT = STRATEGIES["expected-bidirectional"]
-"""What marks where nothing else is asked for and the order may be any: at temperature 0, in Dream's
-order. Our own sampler for LLaDA has a better one (`sampling.settings`); docs/defaults.md says why.
-"""
+"""What marks where nothing else is asked for and the order may be any, as Dream's; docs/defaults.md
+says why."""
 
 ENGINE_DEFAULT = STRATEGIES["fresh-bidirectional"]
 """What marks in an engine, which measures its confidence on biased logits; docs/defaults.md says

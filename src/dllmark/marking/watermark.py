@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.gpu import has_triton
+from dllmark.marking.adaptive import needed_share
 from dllmark.marking.bias import biased_logits
 from dllmark.marking.gain import Block, candidate_gains
 from dllmark.marking.repeats import level_repeats
@@ -142,9 +143,13 @@ class Watermark:
         return level_repeats(biased, state, settings, scored) if fresh else biased
 
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
-        """Return [B, W, C]: what the likely tokens of a block add to the count, times δ."""
+        """Return [B, W, C]: what the likely tokens of a block add to the count, times the bias."""
         green, scored = self._green_list(vocab_size), self._scored(vocab_size, block.p.device)
-        return candidate_gains(block, width, self._settings(vocab_size), scored, green)
+        settings = self._settings(vocab_size)
+        gains = candidate_gains(block, width, settings, scored, green)
+        if not self.strategy.adaptive:
+            return gains
+        return gains * needed_share(block, settings, scored, green)[:, None, None]
 
     def _settings(self, vocab_size: int) -> BiasSettings:
         """Return what the bias of logits over a vocabulary depends on."""

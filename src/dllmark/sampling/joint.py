@@ -1,4 +1,4 @@
-"""The strategy `joint`: position and token are chosen together, as the sampler itself does.
+"""What is `joint` of the strategies: position and token are chosen together, as the sampler does.
 
 LLaDA's sampler draws a token for every masked position and writes the one that the model is surest
 of. So what it writes next is one draw of a pair (position, token), of which the distribution is
@@ -8,7 +8,8 @@ written later. `joint` weighs the pairs themselves: of all marks that gain as mu
 the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
 
 δ is in logits, as everywhere: like them it is divided by the temperature. So the mark is as strong
-where the sampler is sure.
+where the sampler is sure. With `adaptive-joint` it is δ for texts that need it, and less for others
+(`dllmark.marking.adaptive`).
 
 Where a step writes several tokens, each is weighed as if the step began with it. The pair of two
 neighbours can then carry no mark, since they are drawn without knowledge of each other: a sampler

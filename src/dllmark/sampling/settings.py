@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dllmark.errors import DllmarkError, InputError
-from dllmark.marking.strategies import DEFAULT, STRATEGIES, Strategy, find_strategy
+from dllmark.marking.strategies import (
+    DEFAULT,
+    JOINT_DEFAULT,
+    Strategy,
+    find_strategy,
+)
 
 LladaOrder = Literal["low_confidence", "random", "left_to_right"]
 DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
@@ -257,7 +262,7 @@ def choose_strategy(name: str | None, sampler: Sampler) -> Strategy:
     """Return the strategy of a name, if it can mark what the sampler writes, or the default one.
 
     >>> choose_strategy(None, Llada()).name, choose_strategy("kgw", Llada()).name
-    ('joint', 'kgw')
+    ('adaptive-joint', 'kgw')
     """
     strategy = default_strategy(sampler) if name is None else find_strategy(name)
     check_strategy(strategy, sampler)
@@ -267,7 +272,7 @@ def choose_strategy(name: str | None, sampler: Sampler) -> Strategy:
 def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
     """Raise `InputError` unless a strategy can mark what the sampler writes.
 
-    >>> check_strategy(STRATEGIES["joint"], Llada())
+    >>> check_strategy(find_strategy("joint"), Llada())
     """
     if strategy.joint and not takes_joint(sampler):
         raise InputError(
@@ -280,9 +285,9 @@ def default_strategy(sampler: Sampler) -> Strategy:
     """Return what marks where no strategy is named; docs/defaults.md says why.
 
     >>> default_strategy(Llada()).name, default_strategy(Dream()).name
-    ('joint', 'expected-bidirectional')
+    ('adaptive-joint', 'expected-bidirectional')
     """
-    return STRATEGIES["joint"] if takes_joint(sampler) else DEFAULT
+    return JOINT_DEFAULT if takes_joint(sampler) else DEFAULT
 
 
 def steps_for(sampler: Llada | Dream, tokens: int) -> int:

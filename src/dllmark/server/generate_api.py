@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from dllmark.detection.detector import Detector, Mark
-from dllmark.marking.strategies import MAX_DELTA, STRATEGIES
+from dllmark.marking.strategies import JOINT_DEFAULT, MAX_DELTA, STRATEGIES
 from dllmark.relation.key import Identity, WatermarkKey
 from dllmark.relation.tokenizer import Ids
 from dllmark.sampling.settings import (
@@ -60,7 +60,7 @@ class GenerateRequest(BaseModel):
     ] = False
     strategy: Annotated[
         StrategyName | None,
-        Field(description="Else joint."),
+        Field(description=f"Else {JOINT_DEFAULT.name}."),
     ] = None
     delta: Annotated[
         float | None,

@@ -33,8 +33,7 @@ class Scheme:
 
     mark    from a key, a tokenizer, δ and the temperature to what `generate` marks with
     scores  what can be measured of ids, by name; the first decides
-    delta   how strong it is where nothing else is said; 0 for a scheme without strength. That of
-            `joint-aimed` is no bias, but how far above γ the share of green pairs is to be
+    delta   how strong it is where nothing else is said; 0 for a scheme without strength
     gamma   the share of green pairs or tokens
     order   the order it must be written in, if not the sampler's
     orders  the sampler's orders that it can be written in; all of them if none is named
@@ -148,17 +147,6 @@ def _guided_fresh(
     return GuidedFresh(key, tokenizer, delta)
 
 
-def _aimed(early: bool) -> MakeMark:
-    def mark(
-        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
-    ) -> Watermark:
-        from dllmark.experiments.rivals.aimed import Aimed, AimedEarly
-
-        return (AimedEarly if early else Aimed)(key, tokenizer, delta)
-
-    return mark
-
-
 def _unbiased(name: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
@@ -205,8 +193,6 @@ SCHEMES = {
         Scheme("unbiased", _unbiased("unbiased"), delta=0.0, noise=True),
         Scheme("expected-fresh", _fresh),
         Scheme("guided-fresh", _guided_fresh, delta=3.0),
-        Scheme("joint-aimed", _aimed(early=False), delta=0.22, orders=("low_confidence",)),
-        Scheme("joint-aimed-early", _aimed(early=True), delta=0.15, orders=("low_confidence",)),
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, NOISE, delta=0.0, noise=True),
     )
