@@ -19,7 +19,7 @@ SHARES = {"TPR at 1 %": "TPR at 1 %", "TPR at 0.1 %": "at 0.1 %"}
 CHANGE = "PPL change % by judge {}"
 DEGENERATE = "degenerate %"
 
-COMPARED = {"joint": 3.6, "joint-aimed": 0.22, "gumbel": 0.0, "kgw-left-to-right": 2.0,
+COMPARED = {"adaptive-joint": 5.4, "joint": 3.6, "gumbel": 0.0, "kgw-left-to-right": 2.0,
             "engine-fresh": 2.0, "expected-bidirectional": 2.0, "gloaguen": 4.0, "unigram": 2.0,
             "dgmark": 0.0}  # fmt: skip
 """The schemes of a line, and their strengths."""
@@ -60,7 +60,7 @@ def change(row: Row, name: str) -> str:
 def cells(row: Row) -> list[str]:
     """Return a line of the table."""
     delta = float(row["δ"] or 0)
-    found = [row["scheme"], f"{delta:g}" if delta else "–"]
+    found = [row["scheme"], f"{delta:.4g}" if delta else "–"]
     found.append(f"{float(row['mean z']):.1f}" if row["mean z"] else "–")
     found += [share(row, name) for name in SHARES]
     for number in (1, 2):

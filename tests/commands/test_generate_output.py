@@ -206,6 +206,8 @@ def test_a_text_says_with_which_cache_it_was_written(
         ([], "adaptive-joint", 5.4),
         (["--delta", "3"], "adaptive-joint", 3.0),
         (["--temperature", "0"], "adaptive-joint", 5.4),
+        (["--payload", "7"], "joint", 3.6),
+        (["--payload", "7", "--order", "random"], "expected-bidirectional", 2.0),
         (["--sampler", "dream"], "expected-bidirectional", 2.0),
         (["--order", "random"], "expected-bidirectional", 2.0),
         (["--strategy", "kgw"], "kgw", 2.0),

@@ -199,7 +199,7 @@ class MarkSettings:
         carried: Carried | None = None,
     ) -> MarkSettings:
         """Return the settings of a strategy's name, or of the sampler's own, and of its own δ."""
-        known = choose_strategy(strategy, sampler)
+        known = choose_strategy(strategy, sampler, payload=carried is not None)
         key = carried.key(key) if carried else key
         mark = cls(key, known, known.default_delta if delta is None else delta, carried)
         check_delta(mark.delta)

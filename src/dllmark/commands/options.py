@@ -105,7 +105,7 @@ StrategyOption = Annotated[
     str | None,
     typer.Option(
         help=f"One of {', '.join(STRATEGIES)}. Without it, {JOINT_DEFAULT.name} where the sampler "
-        f"has LLaDA's low_confidence order, else {DEFAULT.name}."
+        f"has LLaDA's low_confidence order (with a payload, joint), else {DEFAULT.name}."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

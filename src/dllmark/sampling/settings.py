@@ -258,13 +258,13 @@ def takes_joint(sampler: Sampler) -> bool:
     return isinstance(sampler, Llada) and sampler.order == "low_confidence" and not sampler.end_last
 
 
-def choose_strategy(name: str | None, sampler: Sampler) -> Strategy:
+def choose_strategy(name: str | None, sampler: Sampler, *, payload: bool = False) -> Strategy:
     """Return the strategy of a name, if it can mark what the sampler writes, or the default one.
 
     >>> choose_strategy(None, Llada()).name, choose_strategy("kgw", Llada()).name
     ('adaptive-joint', 'kgw')
     """
-    strategy = default_strategy(sampler) if name is None else find_strategy(name)
+    strategy = default_strategy(sampler, payload=payload) if name is None else find_strategy(name)
     check_strategy(strategy, sampler)
     return strategy
 
@@ -281,13 +281,18 @@ def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
         )
 
 
-def default_strategy(sampler: Sampler) -> Strategy:
+def default_strategy(sampler: Sampler, *, payload: bool = False) -> Strategy:
     """Return what marks where no strategy is named; docs/defaults.md says why.
+
+    With a payload one key of thousands is to stand out, so the mark is one that goes on where the
+    other has enough.
 
     >>> default_strategy(Llada()).name, default_strategy(Dream()).name
     ('adaptive-joint', 'expected-bidirectional')
     """
-    return JOINT_DEFAULT if takes_joint(sampler) else DEFAULT
+    if not takes_joint(sampler):
+        return DEFAULT
+    return find_strategy("joint") if payload else JOINT_DEFAULT
 
 
 def steps_for(sampler: Llada | Dream, tokens: int) -> int:
