@@ -61,7 +61,7 @@ def test_a_marked_text_is_detected_and_an_unmarked_one_is_not(model, small_key, 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_marks_a_text(model, small_key, strategy):
     watermark = Watermark(small_key, strategy, 8.0, tokenizer=model.tokenizer)
-    sampler = Llada(steps=128, **WARM)
+    sampler = Llada(steps=64, apart=True, **WARM)
     [text] = generate(model, PROMPTS[:1], watermark, sampler, tokens=128, chat=False)
     detection = Detector(small_key, model.tokenizer, fpr=1e-3).detect(text.ids)
     assert detection.verdict.value == "watermarked"
@@ -107,10 +107,10 @@ def test_a_watermark_is_called_for_the_chosen_positions_only(small_key, small_to
 @pytest.mark.parametrize(
     "sampler",
     [
-        *(Llada(steps=16, temperature=temperature) for temperature in (0.0, 0.8, 1.5)),
-        *(Dream(steps=16, temperature=1.5, top_k=top_k) for top_k in (None, 5)),
+        *(Llada(steps=16, temperature=temperature) for temperature in (0.0, 1.5)),
+        Dream(steps=16, temperature=1.5, top_k=5),
     ],
-    ids=["at 0", "at 0.8", "at 1.5", "dream", "dream with top_k"],
+    ids=["at 0", "at 1.5", "dream with top_k"],
 )
 def test_leaving_out_what_cannot_be_drawn_changes_no_text(
     model, small_key, monkeypatch, strategy, sampler
