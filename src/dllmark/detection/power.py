@@ -2,8 +2,8 @@
 
 Whether a marked text reaches a rate depends on how green the mark makes it. Unless it was measured,
 the mark is taken to raise the log-odds of a green pair by one: with γ ½, 73 % of a marked text's
-pairs are green. That is about what the default mark reaches (docs/how-detection-decides.md), and too
-hopeful for weak settings or very predictable text.
+pairs are green. That is about what the default mark reaches (docs/how-detection-decides.md), and
+too hopeful for weak settings or very predictable text.
 """
 
 from __future__ import annotations
