@@ -106,7 +106,10 @@ def test_a_text_does_not_depend_on_its_company(endless, name, small_key):
     ("name", "sampler"),
     [
         *((name, Llada(50, 20, order="random")) for name in NAIVE if not SCHEMES[name].order),
-        *((name, Dream(50, "entropy")) for name in ("unigram", "gloaguen", "lr-dwm", "gumbel")),
+        *(
+            (name, Dream(50, "entropy"))
+            for name in ("unigram", "gloaguen", "lr-dwm", "gumbel", "dgmark", "engine-fresh")
+        ),
     ],
 )
 def test_a_scheme_finds_its_own_texts_and_no_other_keys(endless, name, sampler):

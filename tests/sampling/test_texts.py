@@ -108,9 +108,9 @@ def test_a_watermark_is_called_for_the_chosen_positions_only(small_key, small_to
     "sampler",
     [
         *(Llada(steps=16, temperature=temperature) for temperature in (0.0, 1.5)),
-        Dream(steps=16, temperature=1.5, top_k=5),
+        *(Dream(steps=16, temperature=1.5, top_k=top_k) for top_k in (None, 5)),
     ],
-    ids=["at 0", "at 1.5", "dream with top_k"],
+    ids=["at 0", "at 1.5", "dream", "dream with top_k"],
 )
 def test_leaving_out_what_cannot_be_drawn_changes_no_text(
     model, small_key, monkeypatch, strategy, sampler
