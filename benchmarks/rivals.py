@@ -2,11 +2,13 @@
 
 Usage: python benchmarks/rivals.py REPORT.csv...
        python benchmarks/rivals.py --setting NAME REPORT.csv... [--setting NAME REPORT.csv...]...
+                                   [--plot FILE.png]
 
 Reads what `dllmark reproduce rivals` wrote. A scheme of one strength is shown once, from the first
 report that has it. With settings, each is one line: what every scheme finds at 0.1 %, and the
 change of perplexity by both judges; a star where it has 3 points more degenerate texts than its
-unmarked ones.
+unmarked ones. A setting's name begins with the temperature; one without reports is a heading.
+The plot has a panel for each setting.
 """
 
 from __future__ import annotations
@@ -85,7 +87,13 @@ def summary(row: Row, unmarked: Row) -> str:
 
 
 def line(name: str, reports: list[Path]) -> list[str]:
-    """Return what every scheme finds and costs in one setting."""
+    """Return what every scheme finds and costs in one setting, or a heading.
+
+    >>> line("larger model", [])[:2]
+    ['**larger model**', '']
+    """
+    if not reports:
+        return [f"**{name}**", *("" for _ in COMPARED)]
     found: dict[str, str] = {}
     for path in reports:
         rows = read(path)
@@ -96,6 +104,38 @@ def line(name: str, reports: list[Path]) -> list[str]:
                 own = "unmarked, left to right" if "left" in scheme else "unmarked"
                 found.setdefault(scheme, summary(row, unmarked.get(own, unmarked["unmarked"])))
     return [name, *(found.get(scheme, "–") for scheme in COMPARED)]
+
+
+def strengths(reports: list[Path]) -> dict[str, list[Row]]:
+    """Return the rows of each scheme, all from the first report that compares it.
+
+    Other reports have other keys, blocks or unmarked texts, so no line may join their rows.
+    """
+    found: dict[str, list[Row]] = {}
+    for path in reports:
+        rows = read(path)
+        for scheme, compared in COMPARED.items():
+            own: dict[float, Row] = {}
+            for row in rows:
+                if row["scheme"] == scheme:
+                    own.setdefault(float(row["δ"] or 0), row)
+            if compared in own:
+                found.setdefault(scheme, [own[delta] for delta in sorted(own)])
+    return {scheme: found[scheme] for scheme in COMPARED if scheme in found}
+
+
+def plot(settings: list[tuple[str, list[Path]]], path: Path) -> None:
+    """Draw the settings, each below the heading before it."""
+    from rivals_plot import Panel, draw  # matplotlib is no need of the tables
+
+    groups: dict[str, list[Panel]] = {}
+    heading = ""
+    for name, reports in settings:
+        if reports:
+            groups.setdefault(heading, []).append((name, strengths(reports)))
+        else:
+            heading = name
+    draw(groups, COMPARED, path)
 
 
 def read(path: Path) -> list[Row]:
@@ -115,11 +155,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reports", type=Path, nargs="*")
     parser.add_argument("--setting", nargs="+", action="append", default=[])
+    parser.add_argument("--plot", type=Path, help="the PNG to draw the settings in")
     given = parser.parse_args()
     if given.setting:
-        lines = [line(name, list(map(Path, paths))) for name, *paths in given.setting]
-        print_table(["", *COMPARED], lines)
+        settings = [(name, list(map(Path, paths))) for name, *paths in given.setting]
+        print_table(["", *COMPARED], [line(*setting) for setting in settings])
+        if given.plot:
+            plot(settings, given.plot)
         return
+    if given.plot:
+        parser.error("--plot draws settings: give them with --setting")
     if not given.reports:
         parser.error("give the reports to print")
     names = ["scheme", "δ", "mean z", *SHARES.values(), "perplexity by SmolLM2", "change, %",
