@@ -55,7 +55,7 @@ def test_no_strength_changes_nothing(endless, small_key, cache, temperature, ste
     marked, plain = (
         generate(endless, [PROMPT, "w9"], mark, sampler, tokens=TOKENS, chat=False)
         for mark in (Watermark(small_key, "joint", 0.0, tokenizer=endless.tokenizer), None)
-    )  # fmt: skip
+    )
     assert [text.ids for text in marked] == [text.ids for text in plain]
 
 

@@ -32,7 +32,7 @@ REFUSED = {
     "tokens": ("generate", {"prompt": "a", "tokens": 10**9}, 400, "512 are the most"),
     "steps": ("generate", {"prompt": "a", "steps": 10**9}, 400, "512 are the most"),
     "a list": ("detect", {"text": ["a"] * 65}, 413, "65 texts in one request"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("path", "body", "status", "reason"), REFUSED.values(), ids=REFUSED)

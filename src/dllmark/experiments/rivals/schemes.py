@@ -196,5 +196,5 @@ SCHEMES = {
         Scheme("unbiased-fresh", _unbiased("unbiased-fresh"), delta=0.0, noise=True),
         Scheme("gumbel", _gumbel, NOISE, delta=0.0, noise=True),
     )
-}  # fmt: skip
+}
 """Every scheme by its name: ours, then the others."""
