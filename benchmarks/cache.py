@@ -83,11 +83,11 @@ class BothWays(Denoiser):
 
     def _predict(self, covered: Tensor, shape: StepShape) -> Tensor:
         cached = super()._predict(covered, shape)
-        if shape.computed is None:  # a block's first step computes everything anyway
-            return cached
-        kept, self.cache = self.cache, None
-        exact = super()._predict(covered, replace(shape, computed=None))
-        self.cache = kept
+        exact = cached
+        if shape.computed is not None:
+            kept, self.cache = self.cache, None
+            exact = super()._predict(covered, replace(shape, computed=None))
+            self.cache = kept
         masked = ~self.canvas.revealed.gather(1, covered)
         self.beside.note(cached[masked], exact[masked])
         return exact
@@ -147,7 +147,7 @@ def main() -> None:
     print()
     print_row(STATES)
     print_row(tuple("---" for _ in STATES))
-    for cache in ("prefix", "block"):
+    for cache in list(samplers)[1:]:
         beside = Beside(mark)
         for seed, prompt in enumerate(prompts[: given.compared]):
             generate(model, [prompt], beside, samplers[cache], tokens=given.tokens, seed=seed)

@@ -160,12 +160,12 @@ def test_a_sampler_has_the_settings_given_and_its_own_defaults(settings, sampler
 @pytest.mark.parametrize(
     ("name", "options", "cache"),
     [
-        ("llada", {"cache": None}, "block"),
-        ("parallel", {"cache": None}, "block"),
+        ("llada", {"cache": None}, "window"),
+        ("parallel", {"cache": None}, "window"),
         ("llada", {"cache": "none"}, "none"),
         ("llada", {"cache": "prefix"}, "prefix"),
         ("llada", {"cache": None, "cfg-scale": 1.5}, "none"),
-        ("llada", {"cache": None, "cfg-scale": 0.0}, "block"),
+        ("llada", {"cache": None, "cfg-scale": 0.0}, "window"),
     ],
 )
 def test_the_embedded_model_has_a_cache_unless_told_otherwise(name, options, cache):
@@ -175,7 +175,7 @@ def test_the_embedded_model_has_a_cache_unless_told_otherwise(name, options, cac
 
 def test_the_embedded_model_writes_one_token_a_step_in_short_blocks_unless_told_otherwise():
     own = make_sampler("llada", 96, {"steps": None, "block": None, "cache": None}, "embedded")
-    assert (own.steps, own.block_length, own.cache) == (96, 16, "block")
+    assert (own.steps, own.block_length, own.cache) == (96, 16, "window")
     given = {"steps": 24, "block": 32, "cache": "none"}
     assert make_sampler("llada", 96, given, "embedded") == Llada(24, 32, apart=True)
 
@@ -183,7 +183,7 @@ def test_the_embedded_model_writes_one_token_a_step_in_short_blocks_unless_told_
 @pytest.mark.parametrize(
     ("options", "cache"),
     [
-        (["--model", "embedded"], "block"),
+        (["--model", "embedded"], "window"),
         (["--model", "embedded", "--cache", "none"], "none"),
         (["--model", "another"], "none"),
     ],

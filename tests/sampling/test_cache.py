@@ -11,6 +11,8 @@ from dllmark.models.transformer import Cache
 from dllmark.sampling.settings import Dream, Llada, Parallel
 from dllmark.sampling.texts import generate
 
+CACHES = ["prefix", "block", "window"]
+
 SAMPLERS = {
     "llada": lambda cache: Llada(steps=16, block_length=8, temperature=0.7, cache=cache),
     "remask": lambda cache: Llada(
@@ -34,7 +36,7 @@ def test_a_part_of_the_pass_gives_what_the_whole_gives_if_nothing_else_changed(
     torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("cache", ["prefix", "block"])
+@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("shifted", [False, True])
 def test_with_one_layer_nothing_is_approximate(small_tokenizer, name, cache, shifted):
@@ -65,7 +67,7 @@ def test_a_cache_computes_fewer_positions(small_tokenizer, monkeypatch, shifted,
 
     monkeypatch.setattr(layer, "forward", counted)
     whole = {}
-    for cache in ("none", "prefix", "block"):
+    for cache in ("none", *CACHES):
         widths.clear()
         written(model, Llada(steps=6, block_length=16, cache=cache, temperature=0))
         whole[cache] = widths.copy()
@@ -74,9 +76,26 @@ def test_a_cache_computes_fewer_positions(small_tokenizer, monkeypatch, shifted,
     first, last = 32 + before, 16 + before
     assert whole["prefix"] == [every, first, first, every, last, last]
     assert whole["block"] == [every, last + past, last + past, every, last, last]
+    assert whole["window"] == [every, last + past, last + past, first, last, last]
 
 
-@pytest.mark.parametrize("cache", ["prefix", "block"])
+def test_a_short_last_block_begins_with_all_of_the_block_before_it(small_tokenizer, monkeypatch):
+    model = tiny_model(small_tokenizer)
+    computed, forward = [], model.transformer.forward
+
+    def noted(tokens, attended, asked, cache, at, *others):
+        computed.append(None if at is None else at.tolist())
+        return forward(tokens, attended, asked, cache, at, *others)
+
+    monkeypatch.setattr(model.transformer, "forward", noted)
+    sampler = Llada(steps=4, block_length=12, temperature=0, cache="window")
+    generate(model, PROMPTS[:1], None, sampler, tokens=20, chat=False)
+    start = computed[1][0]
+    first = [*range(start, start + 13)]
+    assert computed == [None, first, first, [*range(start, start + 20)]]
+
+
+@pytest.mark.parametrize("cache", CACHES)
 def test_a_text_written_with_a_cache_carries_the_mark(model, small_key, cache):
     watermark = Watermark(small_key, delta=6.0, tokenizer=model.tokenizer)
     sampler = Llada(steps=32, block_length=32, temperature=1.0, cache=cache)
@@ -85,7 +104,9 @@ def test_a_text_written_with_a_cache_carries_the_mark(model, small_key, cache):
 
 
 def test_a_cache_that_cannot_be_is_refused():
-    with pytest.raises(DllmarkError, match="no cache 'all': choose one of none, prefix, block"):
+    with pytest.raises(
+        DllmarkError, match="no cache 'all': choose one of none, prefix, block, window"
+    ):
         Parallel(cache="all")
     with pytest.raises(DllmarkError, match="does not work with a cache"):
         Llada(cfg_scale=1.0, cache="prefix")

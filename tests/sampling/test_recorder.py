@@ -23,6 +23,7 @@ SAMPLERS = {
     "guided": Llada(steps=16, block_length=16, cfg_scale=1.0, temperature=0),
     "prefix cache": Llada(steps=32, block_length=16, cache="prefix", temperature=0),
     "block cache": Llada(steps=32, block_length=16, cache="block", temperature=0),
+    "window cache": Llada(steps=32, block_length=16, cache="window", temperature=0),
     "entropy": Dream(steps=16, order="entropy", temperature=0),
     "origin": Dream(steps=16, order="origin", temperature=0.5),
     "parallel": Parallel(threshold=0.4, block_length=8, temperature=0),

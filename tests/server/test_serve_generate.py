@@ -58,7 +58,7 @@ def test_at_temperature_0_the_mark_is_the_same(server, model, key):
     assert answer["text"] == written(model, key, temperature=0).text
 
 
-@pytest.mark.parametrize(("name", "cache"), [("embedded", "block"), ("tiny", "none")])
+@pytest.mark.parametrize(("name", "cache"), [("embedded", "window"), ("tiny", "none")])
 def test_only_the_embedded_model_is_served_with_a_cache(key, tokenizer, model, name, cache):
     service = Service([key], tokenizer, replace(model, name=name))
     arguments = make_arguments(service, ["Hi"], GenerateRequest(prompt="Hi"))

@@ -72,8 +72,9 @@ CacheOption = Annotated[
     str | None,
     typer.Option(
         help="Faster, but approximate: compute what stands before a block (prefix), or everything "
-        "outside it (block), once for the whole block; none is exact (llada, parallel).",
-        show_default="block for the embedded model, none for others",
+        "outside it (block), once for the whole block, or then only the block before it (window); "
+        "none is exact (llada, parallel).",
+        show_default="window for the embedded model, none for others",
     ),
 ]
 NoApartOption = Annotated[

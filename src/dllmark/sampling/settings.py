@@ -18,7 +18,7 @@ from dllmark.marking.strategies import (
 
 LladaOrder = Literal["low_confidence", "random", "left_to_right"]
 DreamOrder = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
-CacheMode = Literal["none", "prefix", "block"]
+CacheMode = Literal["none", "prefix", "block", "window"]
 
 TOKENS = 128
 BLOCK_LENGTH, EMBEDDED_BLOCK_LENGTH = 32, 16
@@ -54,7 +54,8 @@ class Llada:
     neighbours are drawn without knowledge of each other, and often do not fit together.
 
     `cache` is faster and approximate: within a block, "prefix" computes what stands before it only
-    once, "block" also what stands after it.
+    once, "block" also what stands after it. A block begins with a step that computes everything,
+    with "window" only itself and the block before it.
 
     >>> Llada(steps=128, temperature=0.5).order
     'low_confidence'
@@ -211,9 +212,9 @@ def default_cache(model: str) -> CacheMode:
     has none of its own accord, and is exact.
 
     >>> default_cache("embedded"), default_cache("GSAI-ML/LLaDA-8B-Instruct")
-    ('block', 'none')
+    ('window', 'none')
     """
-    return "block" if model == "embedded" else "none"
+    return "window" if model == "embedded" else "none"
 
 
 def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
@@ -225,7 +226,7 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     are kept apart, which LLaDA's own sampler does not do: docs/results/rivals.md says what it is
     worth.
 
-    >>> default_llada("embedded", 128) == Llada(128, 16, cache="block", apart=True)
+    >>> default_llada("embedded", 128) == Llada(128, 16, cache="window", apart=True)
     True
     >>> default_llada("GSAI-ML/LLaDA-8B-Instruct", 128) == Llada(apart=True)
     True
