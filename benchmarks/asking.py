@@ -11,6 +11,7 @@ again: each adds at least one green pair, and together they add up.
 
 from __future__ import annotations
 
+import argparse
 from itertools import pairwise
 
 import numpy as np
@@ -92,6 +93,7 @@ def _repaired(
 
 def main() -> None:
     """Print a table of questions."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
     rng = np.random.default_rng(0)
     asked: dict[str, list[int]] = {"counts": [], "levels": [], "levels, to the edge": []}
     for _ in range(RUNS):

@@ -6,6 +6,7 @@ fails.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def run(*command: object, expect: int = 0, text: str = "") -> float:
 
 def main() -> None:
     """Build the environment, measure it and detect in it."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
     print(describe())
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

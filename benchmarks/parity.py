@@ -8,6 +8,7 @@ LLaDA2's weights, and they are run. Checkpoints are small and random, in float32
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
@@ -114,4 +115,6 @@ def main(code: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("code", type=Path, help="a folder with the published modelling code")
+    main(parser.parse_args().code)
