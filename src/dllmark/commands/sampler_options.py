@@ -117,7 +117,7 @@ def make_sampler(name: str, tokens: int, options: dict[str, Any], model: str) ->
 
     >>> made = make_sampler("llada", 256, {"steps": None, "cache": None}, "embedded")
     >>> made.steps, made.cache
-    (256, 'block')
+    (256, 'window')
     """
     kind = SAMPLERS[name]
     known = {entry.name for entry in fields(kind)}
