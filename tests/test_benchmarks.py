@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-COMMANDS = sorted(
-    path for path in BENCHMARKS.glob("*.py") if '__name__ == "__main__"' in path.read_text()
-)
+COMMANDS = [
+    path
+    for path in sorted(BENCHMARKS.glob("*.py"))
+    if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)

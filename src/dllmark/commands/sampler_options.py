@@ -71,8 +71,8 @@ OrderOption = Annotated[
 CacheOption = Annotated[
     str | None,
     typer.Option(
-        help="Faster, but approximate: compute what stands before a block (prefix), or everything "
-        "outside it (block), once for the whole block, or then only the block before it (window); "
+        help="Faster, but approximate: compute only in the first step of a block what stands "
+        "before it (prefix), all outside it (block), or of that just the block before it (window); "
         "none is exact (llada, parallel).",
         show_default="window for the embedded model, none for others",
     ),

@@ -86,7 +86,7 @@ class Denoiser:
         # a product by groups of experts has not been tried in a CUDA graph
         may_record = model.config.experts is None and (watermark is None or watermark.on_device)
         self.recorder = Recorder(*self.generators(), enabled=may_record)
-        self.last: range | None = None
+        self.block: range | None = None
         self.first = torch.zeros((), dtype=torch.long, device=canvas.tokens.device)
         self.count = torch.zeros(len(canvas.tokens), dtype=torch.long, device=self.first.device)
 
@@ -102,29 +102,23 @@ class Denoiser:
         """
         beyond = int(block.stop < self.canvas.length and not self.block_length)
         computed, before = None, 0
+        # with a window, a later block begins with the one before it, which has been written since
+        window = self.block if fresh and self.cache_mode == "window" else None
         if self.block_length:
             first = block.start <= self.canvas.start
             computed = len(block)
             before = (block.start if first else self.block_length) if fresh else 0
-        elif self.cache is not None and not (fresh and self._needs_all()):
+        elif self.cache is not None and (window or not fresh):
             # in a shifted model, the block's last position predicts the one past it
             past = 0 if self.model.config.shifted else beyond
             end = self.canvas.length if self.cache_mode == "prefix" else block.stop + past
             computed = end - block.start
-            before = block.start - self.last.start if fresh and self.last else 0
-        self.last = block
+            before = block.start - window.start if window else 0
+        self.block = block
         shape = StepShape(len(block), beyond, most, computed, before)
         self.first.fill_(block.start)
         self.count.copy_(count)
         self.recorder.run(shape, lambda: self._step(shape))
-
-    def _needs_all(self) -> bool:
-        """Say whether a block's first step computes every position.
-
-        With a "window" only the first block's does. Others compute themselves and the block before,
-        which has been written since.
-        """
-        return self.cache_mode != "window" or self.last is None
 
     def edit(self, block: range, sampler: Llada2) -> Iterator[None]:
         """Replace tokens of a block without masks until none changes; one step at a time."""

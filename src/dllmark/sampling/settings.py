@@ -54,8 +54,8 @@ class Llada:
     neighbours are drawn without knowledge of each other, and often do not fit together.
 
     `cache` is faster and approximate: within a block, "prefix" computes what stands before it only
-    once, "block" also what stands after it. A block begins with a step that computes everything,
-    with "window" only itself and the block before it.
+    once, "block" also what stands after it. Each block begins with a step that computes everything;
+    with "window" only the first does, and a later one begins with itself and the block before it.
 
     >>> Llada(steps=128, temperature=0.5).order
     'low_confidence'
