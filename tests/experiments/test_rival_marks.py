@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from naive_joint import NaiveOrder
 from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
 from tiny import MASK, steps_of
 
@@ -86,8 +87,29 @@ def test_what_is_certain_stays_so_whatever_its_colour(endless, name):
         assert torch.isfinite(biased).all() and biased[0, 0].argmax() == 9
 
 
+@pytest.mark.parametrize(("temperature", "per_step"), [(0.0, 1), (0.8, 1), (0.8, 2)])
+def test_the_order_of_joint_is_what_its_formula_says(endless, small_key, temperature, per_step):
+    scheme = SCHEMES["joint-order"]
+    mark = scheme.mark(small_key, endless.tokenizer, scheme.delta, temperature)
+    sampler = Llada(TOKENS // per_step, BLOCK, temperature, apart=True)
+    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=4)
+    expected = NaiveOrder(endless, small_key, temperature, scheme.delta).write(per_step, 4)
+    assert last.tokens[0, last.start :].tolist() == expected
+    assert expected != Naive(endless, small_key, temperature, 0.0).write(per_step, 4)
+
+
+def test_the_order_of_joint_says_nothing_about_a_key(endless):
+    keys = [WatermarkKey(Secret(bytes([n] * 16)), 0.5, endless.tokenizer.id) for n in (1, 2)]
+    one, other = (
+        generate(endless, [PROMPT], SCHEMES["joint-order"].mark(key, endless.tokenizer, 3.6, 0.8),
+                 Llada(TOKENS, BLOCK, 0.8), tokens=TOKENS, chat=False)[0].ids
+        for key in keys
+    )  # fmt: skip
+    assert one == other
+
+
 def test_every_other_scheme_has_a_naive_transcription():
-    assert set(NAIVE) == {name for name, scheme in SCHEMES.items() if not scheme.ours}
+    assert {*NAIVE, "joint-order"} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
 
 @pytest.mark.parametrize("name", ["dgmark-look-ahead", "lr-dwm", "gumbel"])

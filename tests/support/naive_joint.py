@@ -109,6 +109,25 @@ class NaiveJoint(NaiveExpected):
         return found
 
 
+class NaiveOrder(NaiveJoint):
+    """Each chance is the mean over all keys, under which every pair is green with γ."""
+
+    def bias(self, x, logits, at):
+        sides = self.neighbours(x, logits, at, 1.0, most=8)
+        there = {pair for pair in pairwise(x) if MASK not in pair}
+        after = x[at + 1] if at + 1 < len(x) else None
+        weights = [p for side in sides for p in side.values()]
+        most, gamma, t = self.delta * sum(weights), self.key.gamma, self.temperature or 1e-3
+
+        def gain(v):
+            if (x[at - 1], v) in there or (v, after) in there:
+                return gamma * most
+            powers = [self.delta * p / t for p in weights]
+            return t * sum(a + math.log(gamma + (1 - gamma) * math.exp(-a)) for a in powers)
+
+        return self.over_words(gain, most)
+
+
 class NaiveAdaptive(NaiveJoint):
     """Strong until a text is ahead of its aim, and none where it is ten green pairs ahead."""
 

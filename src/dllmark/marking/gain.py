@@ -47,13 +47,11 @@ def candidate_gains(
     to gain. A token that would repeat a pair of the text gains what is the mean over all keys,
     since a pair is counted once. So do special tokens.
     """
-    ids, weights, inside = _around(block, width, settings.top_k)
-    weights = torch.where(scored[ids], weights, 0.0)
+    ids, weights, inside = weighed_neighbours(block, width, settings.top_k, scored)
     here = block.likely[:, :width]
     at = block.first + torch.arange(width, device=here.device)
     masked = ~block.revealed.index_select(1, at)[..., None, None]
-    left, right = (repeats(block.tokens, block.revealed, at, here, side) for side in (-1, +1))
-    neutral = ~scored[here] | left | right
+    neutral = neutral_candidates(block, width, scored)
     gain = torch.zeros(here.shape, dtype=torch.float32, device=here.device)
     for side in (-1, +1):
         beside = slice(1 + side, 1 + side + width)
@@ -65,7 +63,17 @@ def candidate_gains(
     return settings.delta * gain
 
 
-def _around(block: Block, width: int, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
+def neutral_candidates(block: Block, width: int, scored: Tensor) -> Tensor:
+    """Return [B, W, C]: which likely tokens are special, or would repeat a pair of their text."""
+    here = block.likely[:, :width]
+    at = block.first + torch.arange(width, device=here.device)
+    left, right = (repeats(block.tokens, block.revealed, at, here, side) for side in (-1, +1))
+    return ~scored[here] | left | right
+
+
+def weighed_neighbours(
+    block: Block, width: int, top_k: int, scored: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return what stands from before a block to behind it.
 
     That is tokens [B, W + 2, top_k], their weights, and [W + 2]: 1 where a text has a place at all.
@@ -81,8 +89,9 @@ def _around(block: Block, width: int, top_k: int) -> tuple[Tensor, Tensor, Tenso
     p = block.p.index_select(1, place)[..., :top_k] * there[:, None]
     certain = torch.zeros_like(p)
     certain[..., 0] = 1
+    ids = torch.where(known, tokens, ids)
     weights = torch.where(known, certain, p)
-    return torch.where(known, tokens, ids), weights, inside.float()
+    return ids, torch.where(scored[ids], weights, 0.0), inside.float()
 
 
 def pair_colours(green: GreenList, left: Tensor, right: Tensor, needed: Tensor) -> Tensor:

@@ -133,6 +133,14 @@ def _dgmark(candidates: int) -> MakeMark:
     return mark
 
 
+def _joint_order(
+    key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+) -> Watermark:
+    from dllmark.experiments.rivals.order import JointOrder
+
+    return JointOrder(key, tokenizer, delta, temperature)
+
+
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
     from dllmark.experiments.rivals.expected import Biased
 
@@ -180,6 +188,7 @@ SCHEMES = {
     scheme.name: scheme
     for scheme in (
         *map(_ours, STRATEGIES.values()),
+        Scheme("joint-order", _joint_order, delta=3.6, orders=("low_confidence",)),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
