@@ -56,6 +56,7 @@ class Kind:
     temperature: float
     pace: int
     cache: CacheMode = "none"
+    no_repeat_ngram: int = 0
 
     @property
     def name(self) -> str:
@@ -66,9 +67,15 @@ class Kind:
     def sampler(self) -> Llada:
         """Who writes: answers as `dllmark generate` does, and only they may end early."""
         if self.dataset.chat:
-            return default_llada("embedded", self.tokens, temperature=self.temperature)
+            return default_llada(
+                "embedded", self.tokens, temperature=self.temperature,
+                no_repeat_ngram=self.no_repeat_ngram,
+            )  # fmt: skip
         steps = self.tokens // self.pace
-        return Llada(steps, temperature=self.temperature, suppress_end=True, cache=self.cache)
+        return Llada(
+            steps, temperature=self.temperature, suppress_end=True, cache=self.cache,
+            no_repeat_ngram=self.no_repeat_ngram,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -155,11 +162,12 @@ def measure(model: Model, arguments: argparse.Namespace, judges: dict[str, Judge
     c4 = read_c4(str(arguments.beginnings), tokenizer, arguments.count)
     eli5 = read_eli5(str(arguments.questions), arguments.asked)
     long, short = arguments.tokens or 256, arguments.tokens or TOKENS
+    how: tuple[CacheMode, int] = (arguments.cache, arguments.no_repeat_ngram)
     kinds = [
-        Kind(c4, long, 0.8, 1, arguments.cache),
-        Kind(eli5, short, TEMPERATURE, 1),
-        Kind(c4, long, 0.0, 1, arguments.cache),
-        Kind(c4, long, 0.8, 4, arguments.cache),
+        Kind(c4, long, 0.8, 1, *how),
+        Kind(eli5, short, TEMPERATURE, 1, *how),
+        Kind(c4, long, 0.0, 1, *how),
+        Kind(c4, long, 0.8, 4, *how),
     ]
     kinds = [kind for kind in kinds if kind.name in (arguments.kind or [k.name for k in kinds])]
     for kind in kinds[:2]:
@@ -197,6 +205,7 @@ def main() -> None:
     parser.add_argument("--asked", type=int, default=100, help="questions")
     parser.add_argument("--tokens", type=int, help="of every text; else 256, and 128 of answers")
     parser.add_argument("--cache", default="none", help="that goes with the beginnings")
+    parser.add_argument("--no-repeat-ngram", type=int, default=0)
     parser.add_argument("--kind", action="append", help="only this one, by its name; several")
     parser.add_argument("--batch", type=int, default=150)
     arguments = parser.parse_args()

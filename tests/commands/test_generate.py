@@ -149,7 +149,10 @@ SAMPLERS = {  # what each has beside what all have
         Llada(16, 32, 1.0, 0.9, cfg_scale=0.5),
     ),
     "dream": (["--steps", "16", "--top-k", "20"], Dream(16, "entropy", 1.0, 0.9, top_k=20)),
-    "parallel": (["--block", "16"], Parallel(block_length=16, temperature=1.0, top_p=0.9)),
+    "parallel": (
+        ["--block", "16", "--no-repeat-ngram", "2"],
+        Parallel(block_length=16, temperature=1.0, top_p=0.9, no_repeat_ngram=2),
+    ),
 }
 
 

@@ -136,6 +136,7 @@ def test_every_prompt_is_answered_in_order(text_run, whole):
         ({"order": "left_to_right"}, Llada(4, 8, 1.0, order="left_to_right")),
         ({"top-p": 0.5, "cache": "prefix"}, Llada(4, 8, 1.0, 0.5, cache="prefix", apart=True)),
         ({"suppress-end": True}, Llada(4, 8, 1.0, suppress_end=True, apart=True)),
+        ({"no-repeat-ngram": 4}, Llada(4, 8, 1.0, apart=True, no_repeat_ngram=4)),
         ({"name": "dream"}, Dream(4, "entropy", 1.0)),
         ({"name": "dream", "top-k": 7}, Dream(4, "entropy", 1.0, top_k=7)),
         ({"name": "dream", "top-k": 0}, Dream(4, "entropy", 1.0, top_k=None)),

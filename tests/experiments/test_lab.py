@@ -129,8 +129,10 @@ def test_a_run_that_was_cut_off_is_noted_too(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "other", [{"tokens": 24}, {"suppress_end": True}, {"block": 16}, {"cache": "block"}]
-)
+    "other",
+    [{"tokens": 24}, {"suppress_end": True}, {"block": 16}, {"cache": "block"},
+     {"no_repeat_ngram": 4}],
+)  # fmt: skip
 def test_texts_that_were_written_otherwise_are_refused(model, tmp_path, other):
     lab_in(tmp_path, model).texts(DATASET, MARKED)
     said = "written by tiny in 16 tokens: give another .* --tokens 16 --block 8 --cache none"
@@ -236,9 +238,10 @@ def test_each_model_has_the_papers_sampler(model):
     assert sampler_of(model.family, protocol, Setting("kgw")) == Llada(256, 32, 0.0)
     assert sampler_of(model.family, protocol, Setting("kgw", per_step=4)) == Llada(64, 32, 0.0)
     assert sampler_of(DREAM, protocol, Setting("kgw")) == Dream(256, "entropy", 0.0)
-    endless = Protocol(suppress_end=True)
-    families = (model.family, DREAM)
-    assert all(sampler_of(one, endless, Setting("kgw")).suppress_end for one in families)
+    endless = Protocol(suppress_end=True, no_repeat_ngram=4)
+    for family in (model.family, DREAM):
+        made = sampler_of(family, endless, Setting("kgw"))
+        assert made.suppress_end and made.no_repeat_ngram == 4
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from dllmark.commands.sampler_options import (
     CfgScaleOption,
     EditThresholdOption,
     NoApartOption,
+    NoRepeatOption,
     OrderOption,
     SamplerOption,
     StepsOption,
@@ -113,6 +114,7 @@ def generate(
     no_apart: NoApartOption = False,
     threshold: ThresholdOption = None,
     edit_threshold: EditThresholdOption = None,
+    no_repeat_ngram: NoRepeatOption = 0,
     suppress_end: SuppressEndOption = False,
     seed: SeedOption = 0,
     plain: Annotated[
@@ -148,6 +150,7 @@ def generate(
         "top-k": top_k, "cfg-scale": cfg_scale, "order": order, "cache": cache,
         "no-apart": False if no_apart else None, "threshold": threshold,
         "edit-threshold": edit_threshold, "suppress-end": suppress_end,
+        "no-repeat-ngram": no_repeat_ngram,
     }, source)  # fmt: skip
     if no_watermark:
         mark = None

@@ -215,6 +215,7 @@ def _protocol(model: str, samples: int, tokens: int, suppress_end: bool) -> Prot
     return Protocol(
         samples, tokens, scored=2, block=sampler.block_length, suppress_end=suppress_end,
         cache=sampler.cache, apart=sampler.apart,
+        no_repeat_ngram=sampler.no_repeat_ngram,
     )  # fmt: skip
 
 

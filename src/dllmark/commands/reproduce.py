@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dllmark.commands.reproduce_adversary import make_adversary
+from dllmark.commands.sampler_options import NoRepeatOption
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
 from dllmark.sampling.settings import CacheMode
@@ -136,6 +137,7 @@ def reproduce(
             "--apart", help="LLaDA's order: no neighbours in one step, as `generate` writes."
         ),
     ] = False,
+    no_repeat_ngram: NoRepeatOption = 0,
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")
@@ -242,8 +244,9 @@ def reproduce(
     if DRAWN.intersection(experiments):
         require_matplotlib()
     protocol = Protocol(
-        samples, tokens, scored, block, max_repeats, suppress_end, delta, cache, apart
-    )
+        samples, tokens, scored, block, max_repeats, suppress_end, delta, cache, apart,
+        no_repeat_ngram,
+    )  # fmt: skip
     load = _loader(model, device)
     adversary = make_adversary(load, endpoint, endpoint_model, dipper, wordnet)
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None

@@ -58,7 +58,11 @@ CfgScaleOption = Annotated[
 ]
 SamplerOption = Annotated[
     Literal["llada", "dream", "parallel", "llada2"],
-    typer.Option(help="The way to fill masks. LLaDA2 and SDAR models need llada2."),
+    typer.Option(
+        metavar="<name>",
+        help="The way to fill masks: llada, dream, parallel or llada2. LLaDA2 and SDAR models need "
+        "llada2.",
+    ),
 ]
 OrderOption = Annotated[
     str | None,
@@ -95,6 +99,9 @@ EditThresholdOption = Annotated[
     typer.Option(
         help="Replace a written token where another one is more probable than this (llada2)."
     ),
+]
+NoRepeatOption = Annotated[
+    int, typer.Option(help="Write no so many tokens in a row twice in a text; 0 allows it.")
 ]
 SuppressEndOption = Annotated[
     bool,

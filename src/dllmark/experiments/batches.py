@@ -104,17 +104,19 @@ def sampler_of(family: Family, protocol: Protocol, setting: Setting) -> Sampler:
     """
     from dllmark.sampling.settings import Dream, DreamOrder, Llada, Llada2, LladaOrder, takes_apart
 
+    shared: dict[str, Any] = {
+        "temperature": setting.temperature, "suppress_end": protocol.suppress_end,
+        "no_repeat_ngram": protocol.no_repeat_ngram,
+    }  # fmt: skip
     if family.fixed.get("block_causal"):
-        return Llada2(temperature=setting.temperature, suppress_end=protocol.suppress_end)
-    steps, temperature = protocol.tokens // setting.per_step, setting.temperature
+        return Llada2(**shared)
+    steps = protocol.tokens // setting.per_step
     order = setting.order or ("entropy" if family.name == "Dream" else "low_confidence")
     if order in get_args(DreamOrder):
-        named = cast(DreamOrder, order)
-        return Dream(steps, named, temperature, suppress_end=protocol.suppress_end)
+        return Dream(steps, cast(DreamOrder, order), **shared)
     return Llada(
-        steps, protocol.block, temperature, order=cast(LladaOrder, order),
-        suppress_end=protocol.suppress_end, cache=protocol.cache,
-        apart=protocol.apart and takes_apart(order),
+        steps, protocol.block, order=cast(LladaOrder, order), cache=protocol.cache,
+        apart=protocol.apart and takes_apart(order), **shared,
     )  # fmt: skip
 
 

@@ -266,7 +266,7 @@ class Lab:
             file.dataset.name, file.setting.slug, texts, seconds, self.model, self.protocol.tokens,
             self.protocol.suppress_end, self.protocol.block, self.batch_size, self.writer.hardware,
             self.command, runs.today(), runs.software(), self.protocol.cache,
-            self.protocol.apart,
+            self.protocol.apart, self.protocol.no_repeat_ngram,
         )  # fmt: skip
 
     def _batches(self, file: _File) -> list[Batch]:

@@ -40,13 +40,16 @@ class Written:
     software: str
     cache: str = "none"
     apart: bool = False
+    no_repeat_ngram: int = 0
 
     @property
     def options(self) -> str:
         """What `reproduce` must be told to write such texts, beside the model."""
         ends = "--suppress-end" if self.suppress_end else "without --suppress-end"
         apart = "--apart" if self.apart else "without --apart"
-        return f"--tokens {self.tokens} --block {self.block} --cache {self.cache} {apart} {ends}"
+        shape = f"--tokens {self.tokens} --block {self.block} --cache {self.cache}"
+        repeats = f"--no-repeat-ngram {self.no_repeat_ngram}"
+        return f"{shape} {repeats} {apart} {ends}"
 
 
 class Runs:

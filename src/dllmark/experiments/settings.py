@@ -71,7 +71,7 @@ class Protocol:
     A text with fewer than `scored` tokens is left out: with `suppress_end` there is none. So is a
     prompt whose unmarked text repeats more than the share `most_repeats` of its bigrams. `delta` is
     how strong marks are where an experiment does not vary it, `cache` and `apart` are those of
-    LLaDA's sampler.
+    LLaDA's sampler, `no_repeat_ngram` that of any.
     """
 
     samples: int = 500
@@ -83,6 +83,7 @@ class Protocol:
     delta: float = DELTA
     cache: CacheMode = "none"
     apart: bool = False
+    no_repeat_ngram: int = 0
 
     def __post_init__(self) -> None:
         if self.samples < 1:

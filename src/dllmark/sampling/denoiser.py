@@ -34,6 +34,7 @@ from dllmark.sampling.confidence import (
     reachable_tokens,
     warp_logits,
 )
+from dllmark.sampling.no_repeat import forbid_repeats
 from dllmark.sampling.recorder import Recorder
 from dllmark.sampling.settings import Dream, Llada, Llada2, Sampler
 
@@ -266,8 +267,8 @@ class Denoiser:
     def _predict(self, covered: Tensor, shape: StepShape) -> Tensor:
         """Return the model's logits [B, R, V] for some positions, -inf for what must not come.
 
-        That is the mask, ids past the tokenizer's, and with `suppress_end` the end of a text. Of
-        positions that need none (`_open`), the logits are 0.
+        That is the mask, ids past the tokenizer's, with `suppress_end` the end of a text, and what
+        `no_repeat_ngram` forbids. Of positions that need none (`_open`), the logits are 0.
         """
         model, canvas, sampler = self.model, self.canvas, self.sampler
         places = self._open(covered[0])
@@ -292,4 +293,18 @@ class Denoiser:
         if sampler.suppress_end:
             for end in model.end_ids:
                 logits[..., end] = -torch.inf
+        if sampler.no_repeat_ngram:
+            forbid_repeats(
+                logits, canvas.tokens, self._text(), covered[0], sampler.no_repeat_ngram,
+                model.mask_id,
+            )  # fmt: skip
         return logits
+
+    def _text(self) -> Tensor:
+        """Return [B, L]: what of the texts is written. Their ends are not: they stand in a row."""
+        canvas = self.canvas
+        after = torch.arange(canvas.length, device=canvas.tokens.device) >= canvas.start
+        text = canvas.revealed & after
+        for end in self.model.end_ids:
+            text = text & (canvas.tokens != end)
+        return text

@@ -57,6 +57,10 @@ class Llada:
     once, "block" also what stands after it. Each block begins with a step that computes everything;
     with "window" only the first does, and a later one begins with itself and the block before it.
 
+    `no_repeat_ngram`, which all samplers have, writes no so many tokens in a row that the text
+    has already; 0 allows it. The prompt may be repeated. Where a step writes several tokens, what
+    they repeat only together is not seen.
+
     >>> Llada(steps=128, temperature=0.5).order
     'low_confidence'
     """
@@ -72,9 +76,11 @@ class Llada:
     end_last: bool = False
     cache: CacheMode = "none"
     apart: bool = False
+    no_repeat_ngram: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, block_length=self.block_length)
+        _a_size(self.no_repeat_ngram)
         if self.steps is not None:
             _at_least(1, steps=self.steps)
         check_temperature(self.temperature)
@@ -113,8 +119,10 @@ class Dream:
     alg_temp: float | None = None
     eps: float = 1e-3
     suppress_end: bool = False
+    no_repeat_ngram: int = 0
 
     def __post_init__(self) -> None:
+        _a_size(self.no_repeat_ngram)
         if self.steps is not None:
             _at_least(1, steps=self.steps)
         check_temperature(self.temperature)
@@ -145,9 +153,11 @@ class Parallel:
     top_p: float = 1.0
     suppress_end: bool = False
     cache: CacheMode = "none"
+    no_repeat_ngram: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, block_length=self.block_length)
+        _a_size(self.no_repeat_ngram)
         check_temperature(self.temperature)
         _one_of("cache", self.cache, get_args(CacheMode))
         _a_probability(threshold=self.threshold, top_p=self.top_p)
@@ -178,9 +188,11 @@ class Llada2:
     top_p: float = 1.0
     top_k: int | None = None
     suppress_end: bool = False
+    no_repeat_ngram: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, block_length=self.block_length)
+        _a_size(self.no_repeat_ngram)
         _at_least(0, edit_steps=self.edit_steps)
         check_temperature(self.temperature)
         _a_probability(threshold=self.threshold, top_p=self.top_p)
@@ -339,6 +351,14 @@ def _a_probability(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value <= 1:
             raise DllmarkError(f"{name} is a probability, in (0, 1]; got {value}")
+
+
+def _a_size(no_repeat_ngram: int) -> None:
+    """Raise `InputError` unless it is 0 or so many tokens that a text can do without one again."""
+    if no_repeat_ngram != 0 and not no_repeat_ngram >= 2:
+        raise InputError(
+            f"no_repeat_ngram is 0, which allows repetition, or at least 2; got {no_repeat_ngram}"
+        )
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:

@@ -80,6 +80,7 @@ def written_texts(lab: Lab, dataset: Dataset, setting: Setting) -> Texts:
         "δ": setting.delta, "temperature": setting.temperature,
         "tokens a text": lab.protocol.tokens, "tokens a step": setting.per_step,
         "block": lab.protocol.block, "cache": lab.protocol.cache, "apart": lab.protocol.apart,
+        "no_repeat_ngram": lab.protocol.no_repeat_ngram,
         "texts may end early": not lab.protocol.suppress_end,
         "prompts": f"{len(numbers)}, {dataset.name}", "batch": lab.batch_size,
     }  # fmt: skip

@@ -1,0 +1,40 @@
+"""No n-gram twice, in texts that are written in any order.
+
+Left to right, an n-gram is repeated by its last token. Here a token may be the last to be written
+at any place of an n-gram, so we look at what stands on both sides of it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def forbid_repeats(
+    logits: Tensor, tokens: Tensor, text: Tensor, at: Tensor, size: int, never: int
+) -> None:
+    """Set the logits [B, R, V] of what would repeat an n-gram of this size to -inf, in place.
+
+    They are those of the positions `at` [R] of the tokens [B, L], of which those are `text` [B, L]
+    that may not be repeated. `never` is a token whose logits are -inf in any case.
+
+    The token of another position is forbidden where so many neighbours of the two are alike that
+    they would make an n-gram with it.
+    """
+    length = tokens.shape[1]
+    others = torch.arange(length, device=tokens.device)
+    apart = others != at[:, None]
+    alike = torch.ones((), dtype=torch.long, device=tokens.device)
+    for side in (-1, +1):
+        run = text[:, None] & apart  # [B, R, L]
+        for step in range(side, side * size, side):
+            mine, theirs = at + step, others + step
+            inside = ((mine >= 0) & (mine < length))[:, None] & (theirs >= 0) & (theirs < length)
+            mine, theirs = mine.clamp(0, length - 1), theirs.clamp(0, length - 1)
+            itself = theirs == at[:, None]  # where the new token would stand
+            beside = torch.where(itself, tokens[:, None], tokens[:, None, theirs])
+            known = text[:, mine, None] & (text[:, None, theirs] | itself)
+            run = run & inside & known & (tokens[:, mine, None] == beside)
+            alike = alike + run
+    repeated = (alike >= size) & text[:, None] & apart
+    logits.scatter_(2, torch.where(repeated, tokens[:, None], never), -torch.inf)
