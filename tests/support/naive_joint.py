@@ -37,9 +37,7 @@ class NaiveJoint(NaiveExpected):
         rows = self.logits(x)
         self.draw_noise(random)
         own = {at: self.pick(rows[at], at) for at in block}
-        needed = self.needed(x)
-        gains = {at: [needed * (gain - self.mean(x, at)) for gain in self.bias(x, rows, at)]
-                 for at in block if x[at] == MASK}  # fmt: skip
+        gains = {at: self.gains(x, rows, at) for at in block if x[at] == MASK}
         near = set()
         for _ in range(per_step):
             masks = [at for at in block if x[at] == MASK]
@@ -48,6 +46,10 @@ class NaiveJoint(NaiveExpected):
             at, token = self.choice(rows, block, places, gains, (first, own[first]))
             x[at] = token
             near |= {at - 1, at + 1}
+
+    def gains(self, x, rows, at):
+        """What each token gains over the mean, as far as the text needs it."""
+        return [self.needed(x) * (gain - self.mean(x, at)) for gain in self.bias(x, rows, at)]
 
     def needed(self, x):
         """Which share of its strength the mark has in this step."""
@@ -138,3 +140,12 @@ class NaiveAdaptive(NaiveJoint):
         green = sum(own_coin(self.key, *pair) for pair in pairs)
         aim = self.key.gamma * len(pairs) + self.delta / 36 * written
         return min(max(1 - (green - aim) / 10, 0.0), 1.0)
+
+
+class NaiveOrdered(NaiveAdaptive):
+    """Where a text needs less of the mark, it has as much more of the mark's order."""
+
+    def gains(self, x, rows, at):
+        needed, mean, order = self.needed(x), self.mean(x, at), NaiveOrder.bias(self, x, rows, at)
+        kept = ((1 - needed) * (gain - mean) for gain in order)
+        return [sum(pair) for pair in zip(super().gains(x, rows, at), kept, strict=True)]

@@ -1,8 +1,8 @@
-"""The order of `joint` without its mark: what of its cost, or gain, is the order's.
+"""The order of `joint` without its mark, and `adaptive-joint` that keeps it.
 
 `joint` prefers places beside which more is known, under any key. Averaged over all keys it makes a
 position as much likelier as that is worth, and none of its tokens likelier than another. A text
-written so says nothing about a key.
+written so says nothing about a key, and shows what of the cost of `joint` is its order's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from dllmark.marking.adaptive import needed_share
 from dllmark.marking.gain import Block, neutral_candidates, weighed_neighbours
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.key import WatermarkKey
@@ -22,10 +23,12 @@ from dllmark.sampling.joint import COLDEST
 class JointOrder(Watermark):
     """`joint`, of which every chance is the mean over all keys."""
 
+    name = "joint"
+
     def __init__(
         self, key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
     ) -> None:
-        super().__init__(key, "joint", delta, tokenizer=tokenizer)
+        super().__init__(key, self.name, delta, tokenizer=tokenizer)
         self.temperature = temperature or COLDEST
 
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
@@ -44,3 +47,19 @@ class JointOrder(Watermark):
             plain[:, :width] + plain[:, 2:],
             worth[:, :width] + worth[:, 2:],
         )
+
+
+class Ordered(JointOrder):
+    """`adaptive-joint` that stays in the order of its whole δ while a text needs less of the mark.
+
+    What `adaptive-joint` takes back of the mark it takes back of the order too.
+    """
+
+    name = "adaptive-joint"
+
+    def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
+        """Return [B, W, C]: the share of the mark that texts need, and of the order the rest."""
+        settings, scored = self._settings(vocab_size), self._scored(vocab_size, block.p.device)
+        share = needed_share(block, settings, scored, self._green_list(vocab_size))[:, None, None]
+        order = super().gains(block, width, vocab_size)
+        return Watermark.gains(self, block, width, vocab_size) + (1 - share) * order
