@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import sys
 from pathlib import Path
 
 SHARES = {"TPR at 1 %": "TPR at 1 %", "TPR at 0.1 %": "at 0.1 %"}
@@ -140,8 +141,14 @@ def plot(settings: list[tuple[str, list[Path]]], path: Path) -> None:
 
 def read(path: Path) -> list[Row]:
     """Return the rows of a report."""
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    try:
+        with path.open(encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        sys.exit(f"cannot read {path}: {error.strerror}")
+    if not rows or "scheme" not in rows[0]:
+        sys.exit(f"{path} is no report: give a .csv of `dllmark reproduce rivals`")
+    return rows
 
 
 def print_table(names: list[str], rows: list[list[str]]) -> None:
