@@ -80,6 +80,16 @@ def test_no_n_gram_stands_twice_in_a_text(endless, small_key, sampler, name):
     assert repetition(endless, strict, mark) == 0 < repetition(endless, sampler, mark)
 
 
+def test_what_is_longer_than_the_text_cannot_be_repeated(endless):
+    loose = ONE_A_STEP[0]
+    strict = replace(loose, no_repeat_ngram=10**12)
+    one, other = (
+        [text.ids for text in generate(endless, PROMPTS, None, sampler, tokens=TOKENS, chat=False)]
+        for sampler in (loose, strict)
+    )
+    assert one == other
+
+
 @pytest.mark.parametrize("sampler", SEVERAL_A_STEP)
 def test_where_a_step_writes_several_tokens_fewer_n_grams_do(endless, sampler):
     strict = replace(sampler, no_repeat_ngram=3)

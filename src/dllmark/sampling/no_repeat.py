@@ -22,6 +22,8 @@ def forbid_repeats(
     they would make an n-gram with it.
     """
     length = tokens.shape[1]
+    if size >= length:
+        return
     others = torch.arange(length, device=tokens.device)
     apart = others != at[:, None]
     alike = torch.ones((), dtype=torch.long, device=tokens.device)
