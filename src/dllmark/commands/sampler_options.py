@@ -101,7 +101,7 @@ EditThresholdOption = Annotated[
     ),
 ]
 NoRepeatOption = Annotated[
-    int, typer.Option(help="Write no so many tokens in a row twice in a text; 0 allows it.")
+    int, typer.Option(help="Never write a run of this many tokens twice in a text; 0 allows it.")
 ]
 SuppressEndOption = Annotated[
     bool,

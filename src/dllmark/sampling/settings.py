@@ -57,7 +57,7 @@ class Llada:
     once, "block" also what stands after it. Each block begins with a step that computes everything;
     with "window" only the first does, and a later one begins with itself and the block before it.
 
-    `no_repeat_ngram`, which all samplers have, writes no so many tokens in a row that the text
+    `no_repeat_ngram`, which all samplers have, never writes a run of so many tokens that the text
     has already; 0 allows it. The prompt may be repeated. Where a step writes several tokens, what
     they repeat only together is not seen.
 
@@ -354,7 +354,7 @@ def _a_probability(**values: float) -> None:
 
 
 def _a_size(no_repeat_ngram: int) -> None:
-    """Raise `InputError` unless it is 0 or so many tokens that a text can do without one again."""
+    """Raise `InputError` for a single token, which no text can do without, and below 0."""
     if no_repeat_ngram != 0 and not no_repeat_ngram >= 2:
         raise InputError(
             f"no_repeat_ngram is 0, which allows repetition, or at least 2; got {no_repeat_ngram}"
