@@ -83,6 +83,8 @@ def serving(service, tokens=None, **client_options):
             yield Served(url, client, service)
     finally:
         server.should_exit = True
+        thread.join(timeout=30)
+        server.force_exit = True  # a browser may keep a connection open for ever
         thread.join()
 
 
