@@ -117,6 +117,32 @@ def test_special_tokens_and_ids_without_a_token_are_not_scored():
     assert len(scored) == 10
 
 
+def edges_of(tokenizer, text):
+    """Each token of a text, with whether it begins and ends with a character of words."""
+    ids = tokenizer.encode(text)
+    return {tokenizer.decode([id_]): tuple(tokenizer.word_edges[:, id_]) for id_ in ids}
+
+
+def test_a_tokenizer_knows_which_tokens_go_on_with_a_word(tokenizer):
+    found = edges_of(tokenizer, " knots, don't: 19-the 你好")
+    whole, start, none = (True, True), (False, True), (False, False)
+    assert found | {" kn": start, "ots": whole, ",": none, " don": start, "'t": whole} == found
+    assert found | {"1": whole, "-": none, "the": whole} == found
+    assert {edges for token, edges in found.items() if token == "\ufffd"} == {none}
+
+
+def test_scripts_without_spaces_have_no_words_to_go_on_with():
+    words = {"<unk>": 0, "a": 1, "▁the": 2, "the": 3, "你好": 4}
+    definition = {
+        "version": "1.0", "added_tokens": [],
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"},
+        "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+    }  # fmt: skip
+    edges = Tokenizer(json.dumps(definition), "spaces").word_edges
+    assert edges[:, 1:].tolist() == [[True, False, True, False], [True, True, True, False]]
+
+
 def test_a_special_token_written_in_a_text_is_not_scored(tokenizer):
     ids = tokenizer.encode("one<|mask|>two")
     assert tokenizer.scored[ids].tolist() == [True, False, True]

@@ -1,7 +1,7 @@
 """`no_repeat_ngram`: no sampler says the same twice, in whatever order it writes."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -35,33 +35,42 @@ def grams(tokens, text, size):
     return {s: tuple(tokens[s : s + size]) for s in starts if all(text[s : s + size])}
 
 
-def naive_repeats(tokens, text, position, size):
-    """Tokens that make an n-gram around a position which begins elsewhere too."""
+def naive_repeats(tokens, text, position, size, edges):
+    """Tokens that make an n-gram around a position which begins elsewhere too, and end no word."""
+    begins, ends = edges
+    left, right = position - 1, position + 1
     found = set()
     for token in range(VOCABULARY):
         new = [*tokens[:position], token, *tokens[position + 1 :]]
         all_of_them = grams(new, [*text[:position], True, *text[position + 1 :]], size)
         there = list(all_of_them.values())
         around = range(position - size + 1, position + 1)
-        if any(there.count(all_of_them.get(start)) > 1 for start in around):
+        goes_on = left >= 0 and text[left] and ends[tokens[left]] and begins[token]
+        goes_before = right < len(tokens) and text[right] and begins[tokens[right]] and ends[token]
+        again = any(there.count(all_of_them.get(start)) > 1 for start in around)
+        if again and not goes_on and not goes_before:
             found.add(token)
     return found
+
+
+EDGES = st.lists(st.booleans(), min_size=VOCABULARY, max_size=VOCABULARY)
 
 
 @given(
     st.lists(st.tuples(st.integers(0, VOCABULARY - 1), st.booleans()), min_size=1, max_size=24),
     st.integers(2, 5),
+    st.one_of(st.just([[False] * VOCABULARY] * 2), st.tuples(EDGES, EDGES)),
 )
-def test_a_token_is_forbidden_exactly_where_it_repeats_an_n_gram(places, size):
+def test_a_token_is_forbidden_exactly_where_it_repeats_an_n_gram(places, size, edges):
     tokens, text = ([place[n] for place in places] for n in (0, 1))
     logits = torch.zeros(1, len(tokens), VOCABULARY + 1)
     forbid_repeats(
         logits, torch.tensor([tokens]), torch.tensor([text]), torch.arange(len(tokens)), size,
-        never=VOCABULARY,
+        torch.tensor(edges), never=VOCABULARY,
     )  # fmt: skip
     for position, row in enumerate(logits[0, :, :VOCABULARY]):
         forbidden = set(row.isinf().nonzero()[:, 0].tolist())
-        assert forbidden == naive_repeats(tokens, text, position, size)
+        assert forbidden == naive_repeats(tokens, text, position, size, edges)
 
 
 def repetition(model, sampler, mark=None):
@@ -117,6 +126,16 @@ def test_the_prompt_may_be_repeated(small_tokenizer):
     sampler = Llada(3, 3, 0.0, order="left_to_right", no_repeat_ngram=2)
     [*_, last] = steps_of(model, sampler, None, ["w9"], 3)
     assert (last.tokens[0, last.start :] == token).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "low_confidence"])
+def test_a_word_that_is_begun_may_be_finished(tokenizer, order):
+    ids = tokenizer.encode(" knots, knots, knots").tolist()  # " kn", "ots", ",", …
+    model = scripted_model(tokenizer, [{id_: 0.9} for id_ in ids])
+    [*_, last] = steps_of(model, Llada(8, 8, 0.0, order=order, no_repeat_ngram=2), None, ["The"], 8)
+    written = last.tokens[0, last.start :].tolist()
+    assert (ids[0], ids[1]) in pairwise(written[2:])
+    assert repeated_ngrams(written, 3) == 0 < repeated_ngrams(ids, 3)
 
 
 @pytest.mark.parametrize("sampler", [Llada, Dream, Parallel, Llada2])

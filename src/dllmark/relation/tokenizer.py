@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +29,9 @@ EMBEDDED = Path(__file__).parent.parent / "models" / "embedded" / FILE
 
 PIECE = 1 << 19
 """Characters tokenised at a time: a tokenizer needs some hundred bytes of memory for each."""
+
+APOSTROPHES = "'’"
+"""What may stand inside a word."""
 
 
 class Tokenizer:
@@ -99,6 +104,31 @@ class Tokenizer:
         """Return the text of some ids, special tokens left out."""
         text: str = self._backend.decode([int(id_) for id_ in ids], skip_special_tokens=True)
         return text
+
+    @cached_property
+    def word_edges(self) -> NDArray[np.bool_]:
+        """Which tokens begin, and which end, with a character of words: [2, ids].
+
+        One that begins so goes on with the word of one that ends so. Scripts that write no spaces
+        between words have none.
+
+        >>> tokenizer = load_tokenizer("embedded")
+        >>> tokenizer.word_edges[:, tokenizer.encode(" knots.")]  # " kn", "ots", "."
+        array([[False,  True, False],
+               [ True,  True, False]])
+        """
+        words = (
+            id_ for id_ in np.flatnonzero(self.scored).tolist() if self.decode([id_]).isalnum()
+        )
+        first = [*islice(words, 1)]  # some decoders drop the space before a first token
+        rows = [[*first, id_] for id_ in range(self.vocab_size)]
+        start = len(self.decode(first))
+        texts = [text[start:] for text in self._backend.decode_batch(rows)]
+        edges = [
+            [_of_words(text[1:2] if text[:1] in APOSTROPHES else text[:1]) for text in texts],
+            [_of_words(text[-1:]) for text in texts],
+        ]
+        return np.array(edges)
 
     def as_ids(self, ids: Sequence[int] | Ids) -> Ids:
         """Return token ids as an array; raise if they are none, or none of this tokenizer.
@@ -261,6 +291,14 @@ def _array(ids: Any) -> NDArray[Any]:
         return np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids)
     except (TypeError, ValueError, RuntimeError):
         return np.array(None)
+
+
+def _of_words(character: str) -> bool:
+    """Return whether a character is a digit, or a letter of a script with spaces between words.
+
+    Letters without upper and lower case are left out with them: most of these scripts have none.
+    """
+    return character.isalnum() and unicodedata.category(character) != "Lo"
 
 
 def _pieces(text: str) -> Iterator[str]:

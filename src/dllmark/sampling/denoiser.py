@@ -84,6 +84,9 @@ class Denoiser:
             if self.cache_mode == "none" and not self.block_length
             else Cache(model.config, canvas.tokens, model.transformer.embedding.weight.dtype)
         )
+        if sampler.no_repeat_ngram:
+            edges = torch.from_numpy(model.tokenizer.word_edges)
+            self.word_edges = edges.to(canvas.tokens.device)
         # a product by groups of experts has not been tried in a CUDA graph
         may_record = model.config.experts is None and (watermark is None or watermark.on_device)
         self.recorder = Recorder(*self.generators(), enabled=may_record)
@@ -296,7 +299,7 @@ class Denoiser:
         if sampler.no_repeat_ngram:
             forbid_repeats(
                 logits, canvas.tokens, self._text(), covered[0], sampler.no_repeat_ngram,
-                model.mask_id,
+                self.word_edges, model.mask_id,
             )  # fmt: skip
         return logits
 

@@ -1,7 +1,8 @@
 """No n-gram twice, in texts that are written in any order.
 
 Left to right, an n-gram is repeated by its last token. Here a token may be the last to be written
-at any place of an n-gram, so we look at what stands on both sides of it.
+at any place of an n-gram, so we look at what stands on both sides of it. A word that is begun may
+always be finished: what else could stand there would make it no word.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from torch import Tensor
 
 
 def forbid_repeats(
-    logits: Tensor, tokens: Tensor, text: Tensor, at: Tensor, size: int, never: int
+    logits: Tensor, tokens: Tensor, text: Tensor, at: Tensor, size: int, edges: Tensor, never: int
 ) -> None:
     """Set the logits [B, R, V] of what would repeat an n-gram of this size to -inf, in place.
 
     They are those of the positions `at` [R] of the tokens [B, L], of which those are `text` [B, L]
-    that may not be repeated. `never` is a token whose logits are -inf in any case.
+    that may not be repeated. `edges` [2, V] says which tokens begin, and which end, with a
+    character of words. `never` is a token whose logits are -inf in any case.
 
     The token of another position is forbidden where so many neighbours of the two are alike that
-    they would make an n-gram with it.
+    they would make an n-gram with it, unless it makes one word with a neighbour.
     """
     length = tokens.shape[1]
     if size >= length:
@@ -38,5 +40,14 @@ def forbid_repeats(
             known = text[:, mine, None] & (text[:, None, theirs] | itself)
             run = run & inside & known & (tokens[:, mine, None] == beside)
             alike = alike + run
-    repeated = (alike >= size) & text[:, None] & apart
+    repeated = (alike >= size) & text[:, None] & apart & ~_one_word(tokens, text, at, edges)
     logits.scatter_(2, torch.where(repeated, tokens[:, None], never), -torch.inf)
+
+
+def _one_word(tokens: Tensor, text: Tensor, at: Tensor, edges: Tensor) -> Tensor:
+    """Return [B, R, L]: which tokens would make one word with what stands beside the positions."""
+    begins, ends = edges[:, torch.where(text, tokens, 0)] & text
+    left, right = (at - 1).clamp(min=0), (at + 1).clamp(max=tokens.shape[1] - 1)
+    after, before = ends[:, left] & (at > left), begins[:, right] & (at < right)
+    made: Tensor = (after[..., None] & begins[:, None]) | (before[..., None] & ends[:, None])
+    return made
