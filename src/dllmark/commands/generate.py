@@ -114,7 +114,7 @@ def generate(
     no_apart: NoApartOption = False,
     threshold: ThresholdOption = None,
     edit_threshold: EditThresholdOption = None,
-    no_repeat_ngram: NoRepeatOption = 0,
+    no_repeat_ngram: NoRepeatOption = None,
     suppress_end: SuppressEndOption = False,
     seed: SeedOption = 0,
     plain: Annotated[

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dllmark.commands.reproduce_adversary import make_adversary
-from dllmark.commands.sampler_options import NoRepeatOption
+from dllmark.commands.sampler_options import NO_REPEAT
 from dllmark.errors import InputError
 from dllmark.experiments.paper import DELTA
 from dllmark.sampling.settings import CacheMode
@@ -137,7 +137,7 @@ def reproduce(
             "--apart", help="LLaDA's order: no neighbours in one step, as `generate` writes."
         ),
     ] = False,
-    no_repeat_ngram: NoRepeatOption = 0,
+    no_repeat_ngram: Annotated[int, typer.Option(help=NO_REPEAT)] = 0,
     batch: Annotated[int, typer.Option(help="Texts written together.")] = 8,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Write on this machine, or on a Ray cluster.")

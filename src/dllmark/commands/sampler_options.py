@@ -19,6 +19,7 @@ from dllmark.sampling.settings import (
     Sampler,
     default_cache,
     default_llada,
+    default_no_repeat,
     steps_for,
 )
 
@@ -100,8 +101,9 @@ EditThresholdOption = Annotated[
         help="Replace a written token where another one is more probable than this (llada2)."
     ),
 ]
+NO_REPEAT = "Never write a run of this many tokens twice in a text; 0 allows it."
 NoRepeatOption = Annotated[
-    int, typer.Option(help="Never write a run of this many tokens twice in a text; 0 allows it.")
+    int | None, typer.Option(help=NO_REPEAT, show_default="5 for the embedded model, else 0")
 ]
 SuppressEndOption = Annotated[
     bool,
@@ -119,8 +121,8 @@ FIELDS = {"block": "block_length", "no-apart": "apart"}
 def make_sampler(name: str, tokens: int, options: dict[str, Any], model: str) -> Sampler:
     """Return a sampler with the options that are not None; one that it lacks is refused.
 
-    The steps, where none are given, follow from the tokens to write; they, the block and the cache
-    also from the model.
+    The steps, where none are given, follow from the tokens to write; they, the block, the cache and
+    what may be repeated also from the model.
 
     >>> made = make_sampler("llada", 256, {"steps": None, "cache": None}, "embedded")
     >>> made.steps, made.cache
@@ -144,6 +146,7 @@ def make_sampler(name: str, tokens: int, options: dict[str, Any], model: str) ->
     if kind is Llada:
         made: Sampler = default_llada(model, tokens, **settings)
     else:
+        settings.setdefault("no_repeat_ngram", default_no_repeat(model))
         if kind is Parallel:
             settings.setdefault("cache", default_cache(model))
         made = kind(**settings)

@@ -58,8 +58,8 @@ class Llada:
     with "window" only the first does, and a later one begins with itself and the block before it.
 
     `no_repeat_ngram`, which all samplers have, never writes a run of so many tokens that the text
-    has already; 0 allows it. The prompt may be repeated. Where a step writes several tokens, what
-    they repeat only together is not seen.
+    has already; 0 allows it. The prompt may be repeated, and a word that is begun be finished.
+    Where a step writes several tokens, what they repeat only together is not seen.
 
     >>> Llada(steps=128, temperature=0.5).order
     'low_confidence'
@@ -229,6 +229,17 @@ def default_cache(model: str) -> CacheMode:
     return "window" if model == "embedded" else "none"
 
 
+def default_no_repeat(model: str) -> int:
+    """Return how long a run of tokens the commands let no text repeat, by a model's name.
+
+    The embedded model is small enough to go round in circles: docs/models.md says how often.
+
+    >>> default_no_repeat("embedded"), default_no_repeat("GSAI-ML/LLaDA-8B-Instruct")
+    (5, 0)
+    """
+    return 5 if model == "embedded" else 0
+
+
 def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     """Return LLaDA's sampler as the commands write with it, by a model's name; settings given win.
 
@@ -238,7 +249,8 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     are kept apart, which LLaDA's own sampler does not do: docs/results/rivals.md says what it is
     worth.
 
-    >>> default_llada("embedded", 128) == Llada(128, 16, cache="window", apart=True)
+    >>> written = default_llada("embedded", 128)
+    >>> written == Llada(128, 16, cache="window", apart=True, no_repeat_ngram=5)
     True
     >>> default_llada("GSAI-ML/LLaDA-8B-Instruct", 128) == Llada(apart=True)
     True
@@ -246,6 +258,7 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     settings = {name: value for name, value in settings.items() if value is not None}
     free = takes_apart(settings.get("order", ""), settings.get("end_last", False))
     settings.setdefault("apart", free)
+    settings.setdefault("no_repeat_ngram", default_no_repeat(model))
     if model == "embedded":
         settings = {"steps": tokens, "block_length": EMBEDDED_BLOCK_LENGTH, **settings}
     if not settings.get("cfg_scale"):
