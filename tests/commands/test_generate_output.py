@@ -171,13 +171,21 @@ def test_a_sampler_has_the_settings_given_and_its_own_defaults(settings, sampler
 )
 def test_the_embedded_model_has_a_cache_unless_told_otherwise(name, options, cache):
     assert make_sampler(name, 128, options, "embedded").cache == cache
-    assert make_sampler("dream", 128, {"cache": None}, "embedded") == Dream(64)
+    assert make_sampler("dream", 128, {"cache": None}, "embedded") == Dream(64, no_repeat_ngram=5)
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "parallel", "llada2"])
+def test_the_embedded_model_repeats_no_five_tokens_unless_told_otherwise(name):
+    given = (None, 0, 3)
+    sizes = [make_sampler(name, 64, {"no-repeat-ngram": size}, "embedded") for size in given]
+    assert [sampler.no_repeat_ngram for sampler in sizes] == [5, 0, 3]
+    assert make_sampler(name, 64, {"no-repeat-ngram": None}, "owner/name").no_repeat_ngram == 0
 
 
 def test_the_embedded_model_writes_one_token_a_step_in_short_blocks_unless_told_otherwise():
     own = make_sampler("llada", 96, {"steps": None, "block": None, "cache": None}, "embedded")
     assert (own.steps, own.block_length, own.cache) == (96, 16, "window")
-    given = {"steps": 24, "block": 32, "cache": "none"}
+    given = {"steps": 24, "block": 32, "cache": "none", "no-repeat-ngram": 0}
     assert make_sampler("llada", 96, given, "embedded") == Llada(24, 32, apart=True)
 
 
