@@ -13,6 +13,7 @@ from serving import read_events
 
 import dllmark
 from dllmark import Detector, Llada, Watermark
+from dllmark.quality.repetition import repeated_ngrams
 from dllmark.sampling.texts import Step
 from dllmark.server import streams
 from dllmark.server.generate_api import GenerateRequest, StepView, make_arguments
@@ -51,6 +52,16 @@ def test_the_mark_and_the_sampling_are_the_requests(server, model, key):
     assert server.post("/v1/generate", **request).json()["text"] == strong
     plain = server.post("/v1/generate", **REQUEST, watermark=False).json()
     assert (plain["text"], plain["watermark"]) == (written(model, key, watermark=False).text, None)
+
+
+def test_a_request_may_forbid_repetition(server, model, key):
+    loose, strict = (
+        server.post("/v1/generate", **REPEATING, no_repeat_ngram=size).json()["text"]
+        for size in (0, 2)
+    )
+    again, never = (repeated_ngrams(model.tokenizer.encode(text), 2) for text in (loose, strict))
+    assert never < again
+    assert server.post("/v1/generate", **REPEATING).json()["text"] == loose
 
 
 def test_at_temperature_0_the_mark_is_the_same(server, model, key):
@@ -226,6 +237,8 @@ REFUSED = {
     "too many steps": ({"steps": 10**9}, 400, "1000000000 steps asked for, but 512 are the most"),
     "fewer steps than blocks": ({"tokens": 40, "steps": 1}, 400, "take at least 2 steps"),
     "a temperature": ({"temperature": 1e-38}, 400, "temperature is 0, which takes"),
+    "a run of one": ({"no_repeat_ngram": 1}, 400, "no_repeat_ngram is 0, which allows repetition"),
+    "a run too long": ({"no_repeat_ngram": 65}, 422, "no_repeat_ngram"),
     "nothing to compare": ({"compare": True, "watermark": False}, 400, "leave out watermark"),
     "a strategy": ({"strategy": "none"}, 422, "strategy"),
     "no number": ({"delta": "NaN"}, 422, "delta"),

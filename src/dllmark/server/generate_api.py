@@ -44,6 +44,9 @@ router = APIRouter(tags=["generation"])
 LARGEST_SEED = 2**53 - 1
 """The largest whole number that every JSON reader keeps."""
 
+LONGEST_RUN = 64
+"""The largest `no_repeat_ngram`; a step takes as many comparisons."""
+
 TokenCount = Annotated[int, Field(ge=1, json_schema_extra=shown_limit("maximum", "tokens"))]
 
 
@@ -84,6 +87,14 @@ class GenerateRequest(BaseModel):
     suppress_end: Annotated[bool, Field(description="Write all the tokens, end no earlier.")] = (
         False
     )
+    no_repeat_ngram: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=LONGEST_RUN,
+            description="Write no run of so many tokens twice; 0 allows it. Else by the model.",
+        ),
+    ] = None
     stream: Annotated[bool, Field(description="Send each step as a server-sent event.")] = False
 
 
@@ -158,6 +169,7 @@ def make_arguments(
         temperature=body.temperature,
         top_p=body.top_p,
         suppress_end=body.suppress_end,
+        no_repeat_ngram=body.no_repeat_ngram,
     )
     check_length(sampler, body.tokens)
     check_prompts(service.model, prompts, body.tokens, body.chat)
