@@ -31,7 +31,14 @@ from dllmark.models.loading import Model, load_model
 from dllmark.quality.perplexity import Judge, load_judge, perplexities
 from dllmark.quality.repetition import is_degenerate, repeated_ngrams
 from dllmark.relation.key import WatermarkKey
-from dllmark.sampling.settings import TEMPERATURE, TOKENS, CacheMode, Llada, default_llada
+from dllmark.sampling.settings import (
+    TEMPERATURE,
+    TOKENS,
+    CacheMode,
+    Llada,
+    default_llada,
+    default_no_repeat,
+)
 from dllmark.sampling.texts import generate
 from documents import CHAT
 
@@ -205,10 +212,12 @@ def main() -> None:
     parser.add_argument("--asked", type=int, default=100, help="questions")
     parser.add_argument("--tokens", type=int, help="of every text; else 256, and 128 of answers")
     parser.add_argument("--cache", default="none", help="that goes with the beginnings")
-    parser.add_argument("--no-repeat-ngram", type=int, default=0)
+    parser.add_argument("--no-repeat-ngram", type=int, help="else as in `dllmark generate`")
     parser.add_argument("--kind", action="append", help="only this one, by its name; several")
     parser.add_argument("--batch", type=int, default=150)
     arguments = parser.parse_args()
+    if arguments.no_repeat_ngram is None:
+        arguments.no_repeat_ngram = default_no_repeat(arguments.model)
     arguments.out.mkdir(parents=True, exist_ok=True)
     judges = {Path(name).name: load_judge(name) for name in arguments.judge}
     model = load_model(arguments.model)
