@@ -122,7 +122,7 @@ def main() -> None:
     print(f"{describe()}; {len(prompts)} texts of up to {given.tokens} tokens\n")
     print_row(COLUMNS)
     print_row(tuple("---" for _ in COLUMNS))
-    samplers = {cache: default_llada(given.model, given.tokens, cache=cache)
+    samplers = {cache: default_llada(given.model, given.tokens, cache=cache, no_repeat_ngram=0)
                 for cache in get_args(CacheMode)}  # fmt: skip
     exact: list[Generation] = []
     for cache in samplers:
