@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from naive_joint import NaiveOrder
+from naive_joint import NaiveAdaptive, NaiveOrder, NaiveOrdered
 from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
 from tiny import MASK, steps_of
 
@@ -98,6 +98,20 @@ def test_the_order_of_joint_is_what_its_formula_says(endless, small_key, tempera
     assert expected != Naive(endless, small_key, temperature, 0.0).write(per_step, 4)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_who_keeps_the_order_has_it_where_the_text_needs_no_mark(endless, small_key, temperature):
+    scheme = SCHEMES["adaptive-joint-ordered"]
+    mark = scheme.mark(small_key, endless.tokenizer, 8.0, temperature)
+    [*_, last] = steps_of(
+        endless, Llada(TOKENS, BLOCK, temperature), mark, [PROMPT], TOKENS, seed=5
+    )
+    expected, plain = (
+        kind(endless, small_key, temperature, 8.0).write(1, 5)
+        for kind in (NaiveOrdered, NaiveAdaptive)
+    )
+    assert last.tokens[0, last.start :].tolist() == expected != plain
+
+
 def test_the_order_of_joint_says_nothing_about_a_key(endless):
     keys = [WatermarkKey(Secret(bytes([n] * 16)), 0.5, endless.tokenizer.id) for n in (1, 2)]
     one, other = (
@@ -109,7 +123,8 @@ def test_the_order_of_joint_says_nothing_about_a_key(endless):
 
 
 def test_every_other_scheme_has_a_naive_transcription():
-    assert {*NAIVE, "joint-order"} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
+    of_joint = {"joint-order", "adaptive-joint-ordered"}
+    assert {*NAIVE, *of_joint} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
 
 @pytest.mark.parametrize("name", ["dgmark-look-ahead", "lr-dwm", "gumbel"])

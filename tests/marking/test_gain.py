@@ -21,7 +21,7 @@ def block_of(tokens=TEXT):
 def gains(number, tokenizer, tokens=TEXT):
     key = WatermarkKey(Secret(number.to_bytes(16, "big")), 0.5, tokenizer.id)
     watermark = Watermark(key, "joint", 4.0, tokenizer=tokenizer)
-    return watermark.gains(block_of(tokens), 3, tokenizer.vocab_size, 0.8)[0]
+    return watermark.gains(block_of(tokens), 3, tokenizer.vocab_size)[0]
 
 
 def test_over_all_keys_a_place_gains_the_less_the_less_is_known_beside_it(small_tokenizer):
@@ -38,7 +38,7 @@ def test_what_repeats_a_pair_or_is_no_word_gains_the_mean_under_every_key(small_
     for number in range(8):
         key = WatermarkKey(Secret(number.to_bytes(16, "big")), 0.5, small_tokenizer.id)
         watermark = Watermark(key, "joint", 4.0, tokenizer=small_tokenizer)
-        found = watermark.gains(block, 3, small_tokenizer.vocab_size, 0.8)[0]
+        found = watermark.gains(block, 3, small_tokenizer.vocab_size)[0]
         assert found[0, 0].item() == pytest.approx(2.0 * (1.6 - 2))
         assert found[2, 1].item() == pytest.approx(2.0 * (1.6 - 2))
 

@@ -131,15 +131,7 @@ class NaiveOrder(NaiveJoint):
 
 
 class NaiveAdaptive(NaiveJoint):
-    """Strong until a text is ahead of its aim, and none where it is ten green pairs ahead.
-
-    What it has less of the mark, it has more of the mark's order.
-    """
-
-    def gains(self, x, rows, at):
-        needed, mean, order = self.needed(x), self.mean(x, at), NaiveOrder.bias(self, x, rows, at)
-        kept = ((1 - needed) * (gain - mean) for gain in order)
-        return [sum(pair) for pair in zip(super().gains(x, rows, at), kept, strict=True)]
+    """Strong until a text is ahead of its aim, and none where it is ten green pairs ahead."""
 
     def needed(self, x):
         text = x[self.start :]
@@ -148,3 +140,12 @@ class NaiveAdaptive(NaiveJoint):
         green = sum(own_coin(self.key, *pair) for pair in pairs)
         aim = self.key.gamma * len(pairs) + self.delta / 36 * written
         return min(max(1 - (green - aim) / 10, 0.0), 1.0)
+
+
+class NaiveOrdered(NaiveAdaptive):
+    """Where a text needs less of the mark, it has as much more of the mark's order."""
+
+    def gains(self, x, rows, at):
+        needed, mean, order = self.needed(x), self.mean(x, at), NaiveOrder.bias(self, x, rows, at)
+        kept = ((1 - needed) * (gain - mean) for gain in order)
+        return [sum(pair) for pair in zip(super().gains(x, rows, at), kept, strict=True)]

@@ -5,9 +5,6 @@ are then missed. Here the mark looks at what a text has so far: δ counts in ful
 the green pairs that it is to have, and less and less beyond. So a text gets the most at its
 beginning, and one of few tokens is found as well. No p-value changes by it: that is about texts
 without the mark.
-
-What a text does not need of δ still counts for its order (`order_gains`): to write first beside
-what is known makes better texts, with or without a mark.
 """
 
 from __future__ import annotations

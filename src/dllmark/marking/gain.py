@@ -6,7 +6,6 @@ needs the pairs of these alone.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -62,28 +61,6 @@ def candidate_gains(
         green_share = torch.where(neutral[..., None], settings.gamma, colours)
         gain += (green_share * weight).sum(-1) - settings.gamma * inside[beside, None]
     return settings.delta * gain
-
-
-def order_gains(
-    block: Block, width: int, settings: BiasSettings, scored: Tensor, temperature: float
-) -> Tensor:
-    """Return [B, W, C]: what is left of `candidate_gains` without a key, which is an order.
-
-    That is T log E[e^(gain / T)], over all keys: a place is worth more, the more is known beside
-    it, and none of its tokens more than another that adds a pair.
-    """
-    _, weights, inside = weighed_neighbours(block, width, settings.top_k, scored)
-    gamma, delta = settings.gamma, settings.delta
-    red = torch.full((), math.log1p(-gamma), device=weights.device)
-    green = math.log(gamma) + delta / temperature * weights
-    mean = temperature * torch.logaddexp(red, green).sum(-1)
-    flat = gamma * delta * weights.sum(-1)
-    worth, plain = ((one - gamma * delta * inside)[..., None] for one in (mean, flat))
-    return torch.where(
-        neutral_candidates(block, width, scored),
-        plain[:, :width] + plain[:, 2:],
-        worth[:, :width] + worth[:, 2:],
-    )
 
 
 def neutral_candidates(block: Block, width: int, scored: Tensor) -> Tensor:

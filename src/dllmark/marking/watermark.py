@@ -18,7 +18,7 @@ from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.gpu import has_triton
 from dllmark.marking.adaptive import needed_share
 from dllmark.marking.bias import biased_logits
-from dllmark.marking.gain import Block, candidate_gains, order_gains
+from dllmark.marking.gain import Block, candidate_gains
 from dllmark.marking.repeats import level_repeats
 from dllmark.marking.state import BiasSettings, Reachable, State
 from dllmark.marking.strategies import DEFAULT, check_delta, find_strategy
@@ -142,19 +142,14 @@ class Watermark:
         fresh = self.strategy.fresh
         return level_repeats(biased, state, settings, scored) if fresh else biased
 
-    def gains(self, block: Block, width: int, vocab_size: int, temperature: float) -> Tensor:
-        """Return [B, W, C]: what the likely tokens of a block add to the count, times the bias.
-
-        Where a text needs less of the mark, it gets as much more of the mark's order.
-        """
+    def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
+        """Return [B, W, C]: what the likely tokens of a block add to the count, times the bias."""
         green, scored = self._green_list(vocab_size), self._scored(vocab_size, block.p.device)
         settings = self._settings(vocab_size)
         gains = candidate_gains(block, width, settings, scored, green)
         if not self.strategy.adaptive:
             return gains
-        share = needed_share(block, settings, scored, green)[:, None, None]
-        order = order_gains(block, width, settings, scored, temperature)
-        return share * gains + (1 - share) * order
+        return gains * needed_share(block, settings, scored, green)[:, None, None]
 
     def _settings(self, vocab_size: int) -> BiasSettings:
         """Return what the bias of logits over a vocabulary depends on."""

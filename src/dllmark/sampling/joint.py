@@ -9,7 +9,7 @@ the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
 
 δ is in logits, as everywhere: like them it is divided by the temperature. So the mark is as strong
 where the sampler is sure. With `adaptive-joint` it is δ for texts that need it, and less for others
-(`dllmark.marking.adaptive`), which keep the order that comes with it.
+(`dllmark.marking.adaptive`).
 
 Where a step writes several tokens, each is weighed as if the step began with it. The pair of two
 neighbours can then carry no mark, since they are drawn without knowledge of each other: a sampler
@@ -76,7 +76,7 @@ class JointDenoiser(Denoiser):
         chance = warped.log_softmax(-1).gather(2, likely[:, :width])
         # what this step writes counts from the next step on: beside it, logits are of before
         block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp(), canvas.start)
-        gain = self.watermark.gains(block, width, logits.shape[-1], temperature) / temperature
+        gain = self.watermark.gains(block, width, logits.shape[-1]) / temperature
         masked = ~canvas.revealed.index_select(1, places)
         near, chosen, tokens = torch.zeros_like(masked), [], []
         for number in range(shape.most):

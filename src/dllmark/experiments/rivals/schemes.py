@@ -133,10 +133,16 @@ def _dgmark(candidates: int) -> MakeMark:
     return mark
 
 
-def _order(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> Watermark:
-    from dllmark.experiments.rivals.order import JointOrder
+def _order(name: str) -> MakeMark:
+    def mark(
+        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+    ) -> Watermark:
+        from dllmark.experiments.rivals import order
 
-    return JointOrder(key, tokenizer, delta)
+        kind: type[order.JointOrder] = getattr(order, name)
+        return kind(key, tokenizer, delta, temperature)
+
+    return mark
 
 
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
@@ -186,7 +192,8 @@ SCHEMES = {
     scheme.name: scheme
     for scheme in (
         *map(_ours, STRATEGIES.values()),
-        Scheme("joint-order", _order, delta=3.6, orders=("low_confidence",)),
+        Scheme("joint-order", _order("JointOrder"), delta=3.6, orders=("low_confidence",)),
+        Scheme("adaptive-joint-ordered", _order("Ordered"), delta=5.4, orders=("low_confidence",)),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
