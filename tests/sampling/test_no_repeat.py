@@ -48,9 +48,26 @@ def naive_repeats(tokens, text, position, size, edges):
         goes_on = left >= 0 and text[left] and ends[tokens[left]] and begins[token]
         goes_before = right < len(tokens) and text[right] and begins[tokens[right]] and ends[token]
         again = any(there.count(all_of_them.get(start)) > 1 for start in around)
-        if again and not goes_on and not goes_before:
+        if (again and not goes_on and not goes_before) or twice(new, text, position, edges):
             found.add(token)
     return found
+
+
+def twice(tokens, text, position, edges):
+    """Whether a token at a position makes a word stand twice in a row, there or beside it."""
+    begins, ends = edges
+
+    def goes_on(after):
+        return after < len(tokens) and text[after] and begins[tokens[after]]
+
+    def word(token):
+        return ends[token] and not begins[token]
+
+    return any(
+        first >= 0 and second < len(tokens) and text[first + second - position]
+        and tokens[first] == tokens[second] and word(tokens[first]) and not goes_on(second + 1)
+        for first, second in ((position - 1, position), (position, position + 1))
+    )  # fmt: skip
 
 
 EDGES = st.lists(st.booleans(), min_size=VOCABULARY, max_size=VOCABULARY)
@@ -90,11 +107,10 @@ def test_no_n_gram_stands_twice_in_a_text(endless, small_key, sampler, name):
 
 
 def test_what_is_longer_than_the_text_cannot_be_repeated(endless):
-    loose = ONE_A_STEP[0]
-    strict = replace(loose, no_repeat_ngram=10**12)
+    samplers = [replace(ONE_A_STEP[0], no_repeat_ngram=size) for size in (TOKENS, 10**12)]
     one, other = (
         [text.ids for text in generate(endless, PROMPTS, None, sampler, tokens=TOKENS, chat=False)]
-        for sampler in (loose, strict)
+        for sampler in samplers
     )
     assert one == other
 
@@ -121,11 +137,11 @@ def test_the_end_of_a_text_may_fill_all_that_is_left(small_tokenizer):
 
 
 def test_the_prompt_may_be_repeated(small_tokenizer):
-    [token] = small_tokenizer.encode("w9")
-    model = scripted_model(small_tokenizer, [{token: 0.9}] * 3)
-    sampler = Llada(3, 3, 0.0, order="left_to_right", no_repeat_ngram=2)
-    [*_, last] = steps_of(model, sampler, None, ["w9"], 3)
-    assert (last.tokens[0, last.start :] == token).tolist() == [True, True, False]
+    ids = small_tokenizer.encode("w8 w9 w8 w9")
+    model = scripted_model(small_tokenizer, [{int(token): 0.9} for token in ids])
+    sampler = Llada(4, 4, 0.0, order="left_to_right", no_repeat_ngram=2)
+    [*_, last] = steps_of(model, sampler, None, ["w9"], 4)
+    assert (last.tokens[0, last.start :].numpy() == ids).tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize("order", ["left_to_right", "low_confidence"])
@@ -136,6 +152,17 @@ def test_a_word_that_is_begun_may_be_finished(tokenizer, order):
     written = last.tokens[0, last.start :].tolist()
     assert (ids[0], ids[1]) in pairwise(written[2:])
     assert repeated_ngrams(written, 3) == 0 < repeated_ngrams(ids, 3)
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "low_confidence"])
+def test_no_word_stands_twice_in_a_row(tokenizer, order):
+    ids = tokenizer.encode(" the the the. in inert").tolist()  # … " in", " in", "ert"
+    model = scripted_model(tokenizer, [{id_: 0.9} for id_ in ids])
+    sampler = Llada(len(ids), len(ids), 0.0, order=order, no_repeat_ngram=5)
+    [*_, last] = steps_of(model, sampler, None, ["The"], len(ids))
+    written = last.tokens[0, last.start :].tolist()
+    doubled = [left for left, right in pairwise(written) if left == right]
+    assert doubled == ([] if order == "left_to_right" else [ids[4]])  # a longer word may begin so
 
 
 @pytest.mark.parametrize("sampler", [Llada, Dream, Parallel, Llada2])

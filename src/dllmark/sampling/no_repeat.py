@@ -2,7 +2,8 @@
 
 Left to right, an n-gram is repeated by its last token. Here a token may be the last to be written
 at any place of an n-gram, so we look at what stands on both sides of it. A word that is begun may
-always be finished: what else could stand there would make it no word.
+always be finished: what else could stand there would make it no word. And no word may stand twice
+in a row: a small model that must not go on as before says its last word again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ def forbid_repeats(
     character of words. `never` is a token whose logits are -inf in any case.
 
     The token of another position is forbidden where so many neighbours of the two are alike that
-    they would make an n-gram with it, unless it makes one word with a neighbour.
+    they would make an n-gram with it, unless it makes one word with a neighbour. So is the token
+    of a neighbour that is a word.
     """
     length = tokens.shape[1]
+    for side in (-1, +1):
+        doubled = _doubled(tokens, text, at, side, edges, never)
+        logits.scatter_(2, doubled[..., None], -torch.inf)
     if size >= length:
         return
     others = torch.arange(length, device=tokens.device)
@@ -51,3 +56,20 @@ def _one_word(tokens: Tensor, text: Tensor, at: Tensor, edges: Tensor) -> Tensor
     after, before = ends[:, left] & (at > left), begins[:, right] & (at < right)
     made: Tensor = (after[..., None] & begins[:, None]) | (before[..., None] & ends[:, None])
     return made
+
+
+def _doubled(
+    tokens: Tensor, text: Tensor, at: Tensor, side: int, edges: Tensor, never: int
+) -> Tensor:
+    """Return [B, R]: the word on one side of the positions, which must not stand there twice.
+
+    It is `never` where there is none, or where the second would be the beginning of a longer one.
+    """
+    begins, ends = edges[:, torch.where(text, tokens, 0)] & text
+    beside, last = at + side, max(0, side)  # where the second of the two words would end
+    inside = (beside >= 0) & (beside < tokens.shape[1])
+    after = (at + last + 1).clamp(max=tokens.shape[1] - 1)
+    goes_on = begins[:, after] & (at + last + 1 == after)
+    beside = beside.clamp(0, tokens.shape[1] - 1)
+    word = (ends & ~begins)[:, beside] & inside & ~goes_on
+    return torch.where(word, tokens[:, beside], never)
