@@ -38,6 +38,7 @@ from dllmark.sampling.settings import (
     Llada,
     default_llada,
     default_no_repeat,
+    default_strategy,
 )
 from dllmark.sampling.texts import generate
 from documents import CHAT
@@ -56,13 +57,14 @@ TURN = re.compile(r"<\|im_start\|>|^\s*(user|human|question)\s*(:|$)", re.IGNORE
 
 @dataclass(frozen=True)
 class Kind:
-    """One way of writing: for which prompts, how long, how many tokens a step."""
+    """One way of writing: for which prompts, how long, how many tokens a step; else as commands."""
 
     dataset: Dataset
     tokens: int
     temperature: float
     pace: int
-    cache: CacheMode = "none"
+    cache: CacheMode | None = None
+    block: int | None = None
     no_repeat_ngram: int = 0
 
     @property
@@ -72,15 +74,10 @@ class Kind:
 
     @property
     def sampler(self) -> Llada:
-        """Who writes: answers as `dllmark generate` does, and only they may end early."""
-        if self.dataset.chat:
-            return default_llada(
-                "embedded", self.tokens, temperature=self.temperature,
-                no_repeat_ngram=self.no_repeat_ngram,
-            )  # fmt: skip
-        steps = self.tokens // self.pace
-        return Llada(
-            steps, temperature=self.temperature, suppress_end=True, cache=self.cache,
+        """Who writes: as `dllmark generate` does, but that only answers may end early."""
+        return default_llada(
+            "embedded", self.tokens, steps=self.tokens // self.pace, temperature=self.temperature,
+            suppress_end=not self.dataset.chat, cache=self.cache, block_length=self.block,
             no_repeat_ngram=self.no_repeat_ngram,
         )  # fmt: skip
 
@@ -104,7 +101,8 @@ def write(model: Model, kind: Kind, keys: Sequence[WatermarkKey | None], batch: 
         if not len(part):
             continue
         key, some = keys[number], [prompts[at] for at in part]
-        mark = None if key is None else Watermark(key, tokenizer=model.tokenizer)
+        strategy = default_strategy(kind.sampler).name
+        mark = None if key is None else Watermark(key, strategy, tokenizer=model.tokenizer)
         texts = generate(
             model, some, mark, kind.sampler, tokens=kind.tokens, chat=kind.dataset.chat,
             seed=number, batch_size=batch,
@@ -169,7 +167,7 @@ def measure(model: Model, arguments: argparse.Namespace, judges: dict[str, Judge
     c4 = read_c4(str(arguments.beginnings), tokenizer, arguments.count)
     eli5 = read_eli5(str(arguments.questions), arguments.asked)
     long, short = arguments.tokens or 256, arguments.tokens or TOKENS
-    how: tuple[CacheMode, int] = (arguments.cache, arguments.no_repeat_ngram)
+    how = arguments.cache, arguments.block, arguments.no_repeat_ngram
     kinds = [
         Kind(c4, long, 0.8, 1, *how),
         Kind(eli5, short, TEMPERATURE, 1, *how),
@@ -211,7 +209,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=150, help="beginnings")
     parser.add_argument("--asked", type=int, default=100, help="questions")
     parser.add_argument("--tokens", type=int, help="of every text; else 256, and 128 of answers")
-    parser.add_argument("--cache", default="none", help="that goes with the beginnings")
+    parser.add_argument("--cache", help="else as in `dllmark generate`")
+    parser.add_argument("--block", type=int, help="tokens of one; else as in `dllmark generate`")
     parser.add_argument("--no-repeat-ngram", type=int, help="else as in `dllmark generate`")
     parser.add_argument("--kind", action="append", help="only this one, by its name; several")
     parser.add_argument("--batch", type=int, default=150)

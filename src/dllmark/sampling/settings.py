@@ -245,13 +245,15 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
 
     A setting of None counts as not given.
 
-    The embedded model writes one token a step in blocks of 16. Where a step writes several, they
-    are kept apart, which LLaDA's own sampler does not do: docs/results/rivals.md says what it is
-    worth.
+    The embedded model writes one token a step in blocks of 16, or several in blocks of 32, where
+    there are more places to choose from. Several are kept apart, which LLaDA's own sampler does not
+    do: docs/models.md says what both are worth.
 
     >>> written = default_llada("embedded", 128)
     >>> written == Llada(128, 16, cache="window", apart=True, no_repeat_ngram=5)
     True
+    >>> default_llada("embedded", 128, steps=64).block_length
+    32
     >>> default_llada("GSAI-ML/LLaDA-8B-Instruct", 128) == Llada(apart=True)
     True
     """
@@ -259,8 +261,8 @@ def default_llada(model: str, tokens: int, **settings: Any) -> Llada:
     free = takes_apart(settings.get("order", ""), settings.get("end_last", False))
     settings.setdefault("apart", free)
     settings.setdefault("no_repeat_ngram", default_no_repeat(model))
-    if model == "embedded":
-        settings = {"steps": tokens, "block_length": EMBEDDED_BLOCK_LENGTH, **settings}
+    if model == "embedded" and settings.setdefault("steps", tokens) >= tokens:
+        settings.setdefault("block_length", EMBEDDED_BLOCK_LENGTH)
     if not settings.get("cfg_scale"):
         settings.setdefault("cache", default_cache(model))
     return Llada(**settings)
