@@ -96,9 +96,10 @@ def test_what_is_not_said_is_the_default_for_engines(marker):
     assert marker.watermark.delta == 2.0
 
 
-def test_what_chooses_positions_is_refused(small_key, small_tokenizer):
-    with pytest.raises(InputError, match="joint chooses positions, which an engine does itself"):
-        Marker(small_key, "joint", tokenizer=small_tokenizer)
+@pytest.mark.parametrize("name", ["joint", "adaptive-joint", "adaptive-bidirectional"])
+def test_what_an_engine_does_not_leave_to_the_mark_is_refused(small_key, small_tokenizer, name):
+    with pytest.raises(InputError, match=f"{name} chooses positions or looks at the text so far"):
+        Marker(small_key, name, tokenizer=small_tokenizer)
 
 
 def test_another_strategy_brings_its_own_strength(small_key, small_tokenizer):

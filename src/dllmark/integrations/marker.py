@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError, InputError, MissingPackageError
 from dllmark.integrations.audit import RequestCount, audit_file
-from dllmark.marking.strategies import ENGINE_DEFAULT
+from dllmark.marking.strategies import BIASES, ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
@@ -57,10 +57,10 @@ class Marker:
         self.biased = 0
         self.idle = False
         self.watermark = Watermark(key, strategy, delta, tokenizer=tokenizer)
-        if self.watermark.strategy.joint:
+        if strategy not in BIASES:
             raise InputError(
-                f"{strategy} chooses positions, which an engine does itself: take another "
-                f"strategy, for instance {ENGINE_DEFAULT.name}"
+                f"{strategy} chooses positions or looks at the text so far, which an engine does "
+                f"not leave to it: take another strategy, for instance {ENGINE_DEFAULT.name}"
             )
         path = None if audit is None else audit_file(audit)
         self.request = RequestCount(self.watermark, path)

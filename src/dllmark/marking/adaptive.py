@@ -1,4 +1,4 @@
-"""How much of its bias a text needs: what makes `joint` an `adaptive-joint`.
+"""How much of its bias a text needs: what is adaptive about `adaptive-joint`.
 
 One δ for all marks unsure texts more than they need, which costs quality, and sure ones less, which
 are then missed. Here the mark looks at what a text has so far: δ counts in full until the text has
@@ -12,34 +12,52 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllmark.marking.gain import Block, pair_colours
-from dllmark.marking.state import BiasSettings
+from dllmark.marking.gain import pair_colours
+from dllmark.marking.state import BiasSettings, State, texts_of
 from dllmark.relation.greenlist import GreenList
 
-AIM = 1 / 36
-"""How far above γ the share of green pairs is to be, for each 1 of δ: 0.15 with δ 5.4."""
+AIM = 0.15
+"""How far above γ the share of green pairs is to be with a strategy's own δ; with twice that δ,
+twice as far."""
 
 MARGIN = 10
 """How many green pairs more than that end the mark."""
 
 
-def needed_share(block: Block, settings: BiasSettings, scored: Tensor, green: GreenList) -> Tensor:
-    """Return [B], from 0 to 1: how much of the bias the texts of a block need.
+def needed_share(
+    tokens: Tensor, revealed: Tensor, settings: BiasSettings, scored: Tensor, green: GreenList
+) -> Tensor:
+    """Return [B], from 0 to 1: how much of the bias texts [B, T] need, of which so much is written.
 
     The aim is by the pairs that are written, and green are distinct ones: a text that loops does
     not come nearer.
     """
-    found, distinct, written = count_pairs(block, scored, green)
-    ahead = found - settings.gamma * distinct - AIM * settings.delta * written
+    found, distinct, written = count_pairs(tokens, revealed, scored, green)
+    aim = AIM * settings.delta / settings.strategy.default_delta
+    ahead = found - settings.gamma * distinct - aim * written
     return (1 - ahead / MARGIN).clamp(0, 1)
 
 
-def count_pairs(block: Block, scored: Tensor, green: GreenList) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how many green, distinct and written pairs the texts have so far: [B] each.
+def weaken(
+    biased: Tensor, state: State, settings: BiasSettings, scored: Tensor, green: GreenList
+) -> Tensor:
+    """Return logits [B, K, V] with as much of their bias as each text needs."""
+    index = state.logit_index(state.positions).clamp(min=0)
+    plain = state.logits[texts_of(index), index]
+    tokens, revealed = state.tokens[:, state.start :], state.revealed[:, state.start :]
+    share = needed_share(tokens, revealed, settings, scored, green)[:, None, None]
+    # what must not come, of -inf, gets no bias
+    weak: Tensor = torch.where(biased == plain, plain, plain + share * (biased - plain))
+    return weak.to(biased.dtype)
 
-    None has a special token or is of the prompt. Green are distinct ones, as a detector counts.
+
+def count_pairs(
+    tokens: Tensor, revealed: Tensor, scored: Tensor, green: GreenList
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how many green, distinct and written pairs texts [B, T] have so far: [B] each.
+
+    None has a special token. Green are distinct ones, as a detector counts.
     """
-    tokens, revealed = block.tokens[:, block.start :], block.revealed[:, block.start :]
     tokens = torch.where(revealed, tokens, 0)  # a mask may be no token of the model
     there = revealed & scored[tokens]
     both, vocab_size = there[:, :-1] & there[:, 1:], len(scored)

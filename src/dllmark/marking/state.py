@@ -49,6 +49,7 @@ class State:
     positions: Tensor
     logit_positions: Tensor | None = None
     reachable: Reachable | None = None
+    start: int = 0
 
     @property
     def length(self) -> int:

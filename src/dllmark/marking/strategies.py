@@ -67,6 +67,15 @@ STRATEGIES = {
             fresh=True,
         ),
         Strategy(
+            "adaptive-bidirectional",
+            3.0,
+            backward=True,
+            prediction="expectation",
+            even_odd_passes=True,
+            adaptive=True,
+            fresh=True,
+        ),
+        Strategy(
             "guided-bidirectional",
             3.0,
             backward=True,
@@ -91,8 +100,11 @@ JOINT_DEFAULT = STRATEGIES["adaptive-joint"]
 """What marks where a sampler chooses position and token by a distribution that is known: LLaDA's in
 its low-confidence order. docs/defaults.md says why."""
 
-BIASES = tuple(name for name, strategy in STRATEGIES.items() if not strategy.joint)
-"""Those that are a bias on logits, for any sampler and engine: all but the joint ones."""
+BIASES = tuple(
+    name for name, strategy in STRATEGIES.items() if not (strategy.joint or strategy.adaptive)
+)
+"""Those for any sampler and engine: a joint one chooses positions too, an adaptive one must know
+where the text begins."""
 
 DEFAULT = STRATEGIES["expected-bidirectional"]
 """What marks where nothing else is asked for and the order may be any, as Dream's; docs/defaults.md

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError, InputError, MismatchError
 from dllmark.gpu import has_triton
-from dllmark.marking.adaptive import needed_share
+from dllmark.marking.adaptive import needed_share, weaken
 from dllmark.marking.bias import biased_logits
 from dllmark.marking.gain import Block, candidate_gains
 from dllmark.marking.repeats import level_repeats
@@ -96,6 +96,7 @@ class Watermark:
         positions: Tensor,
         logit_positions: Tensor | None = None,
         reachable: Reachable | None = None,
+        start: int = 0,
     ) -> Tensor:
         """Return the biased logits [B, K, V] of the positions to fill.
 
@@ -105,6 +106,7 @@ class Watermark:
         positions        [B, K]     to fill; -1 where a sequence fills fewer than others
         logit_positions  [B, R]     those that `logits` covers, if not all of them in order
         reachable                   says which tokens' bias matters: others may be left without
+        start                       where the prompts end: only adaptive strategies ask
 
         Positions of one call see each other as unrevealed (`passes` parts them). A neighbour
         outside the sequence, a special token, or an unrevealed one without logits gives no term.
@@ -121,7 +123,9 @@ class Watermark:
         """
         if self.strategy.joint:
             raise InputError(f"{self.strategy.name} is no bias: `generate` applies it to a step")
-        return self.biased(State(tokens, revealed, logits, positions, logit_positions, reachable))
+        return self.biased(
+            State(tokens, revealed, logits, positions, logit_positions, reachable, start)
+        )
 
     def biased(self, state: State) -> Tensor:
         """Return what `bias` does; what is compared with our strategies changes it here."""
@@ -139,8 +143,9 @@ class Watermark:
             biased = kernels.biased_logits(state, settings, scored, key)
         else:
             biased = biased_logits(state, settings, scored, green)
-        fresh = self.strategy.fresh
-        return level_repeats(biased, state, settings, scored) if fresh else biased
+        if self.strategy.fresh:
+            biased = level_repeats(biased, state, settings, scored)
+        return weaken(biased, state, settings, scored, green) if self.strategy.adaptive else biased
 
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
         """Return [B, W, C]: what the likely tokens of a block add to the count, times the bias."""
@@ -149,7 +154,9 @@ class Watermark:
         gains = candidate_gains(block, width, settings, scored, green)
         if not self.strategy.adaptive:
             return gains
-        return gains * needed_share(block, settings, scored, green)[:, None, None]
+        text = slice(block.start, None)
+        tokens, revealed = block.tokens[:, text], block.revealed[:, text]
+        return gains * needed_share(tokens, revealed, settings, scored, green)[:, None, None]
 
     def _settings(self, vocab_size: int) -> BiasSettings:
         """Return what the bias of logits over a vocabulary depends on."""

@@ -254,7 +254,7 @@ class Denoiser:
             noise = None if noise is None else self._at(positions, noise)
             reachable = partial(reachable_tokens, self.sampler, here, noise)
         return self.watermark.bias(
-            canvas.tokens, canvas.revealed, logits, positions, covered, reachable
+            canvas.tokens, canvas.revealed, logits, positions, covered, reachable, canvas.start
         )
 
     def _open(self, at: Tensor) -> Tensor | None:

@@ -324,7 +324,9 @@ class EngineDenoiser(Denoiser):
         masked = ~canvas.revealed.gather(1, covered)
         positions = torch.where(masked, covered, -1)
         assert self.watermark is not None
-        biased = self.watermark.bias(canvas.tokens, canvas.revealed, logits, positions, covered)
+        biased = self.watermark.bias(
+            canvas.tokens, canvas.revealed, logits, positions, covered, start=canvas.start
+        )
         return torch.where(masked[..., None], biased, logits)
 
     def apply_bias(

@@ -197,6 +197,7 @@ SCHEMES = {
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
+        Scheme("engine-adaptive", _in_engine("adaptive-bidirectional"), delta=3.0),
         Scheme("unigram", _unigram, {"green tokens": scores.unigram}),
         Scheme("kgw-left-to-right", _watermark("kgw"), order="left_to_right"),
         Scheme("gloaguen", _gloaguen, delta=4.0, gamma=0.25),
