@@ -20,7 +20,7 @@ from dllmark.commands.prompts import gather_prompts, read_prompts
 from dllmark.commands.sampler_options import make_sampler
 from dllmark.errors import DllmarkError, InputError, ModelError
 from dllmark.marking.watermark import Watermark
-from dllmark.sampling.settings import Dream, Llada, Parallel
+from dllmark.sampling.settings import Dream, Llada, Parallel, default_no_repeat
 from dllmark.sampling.texts import generate
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -204,7 +204,8 @@ def test_a_text_says_with_which_cache_it_was_written(
     short = ["--tokens", "8", "--block", "8", "--steps", "4", "--plain", "--json"]
     record = run("generate", "w1", "--key", tmp_path / "k", *short, *options).json
     mark = Watermark(small_key, "adaptive-joint", tokenizer=model.tokenizer)
-    sampler = Llada(4, 8, cache=cache, apart=True)
+    repeats = default_no_repeat(options[1])
+    sampler = Llada(4, 8, cache=cache, apart=True, no_repeat_ngram=repeats)
     [text] = generate(model, ["w1"], mark, sampler, tokens=8, chat=False)
     assert (record["settings"]["cache"], record["ids"]) == (cache, text.ids)
 

@@ -145,7 +145,7 @@ def test_a_text_does_not_depend_on_its_company(endless, name, small_key):
         *((name, Llada(50, 20, order="random")) for name in NAIVE if not SCHEMES[name].order),
         *(
             (name, Dream(50, "entropy"))
-            for name in ("unigram", "gloaguen", "lr-dwm", "gumbel", "dgmark", "engine-fresh")
+            for name in ("unigram", "gloaguen", "lr-dwm", "gumbel", "dgmark", "engine-adaptive")
         ),
     ],
 )

@@ -84,10 +84,10 @@ def test_only_the_left_neighbour_counts_for_kgw(model, small_key):
 class Listening(Watermark):
     """Keeps the positions that it is called for, and those of the logits it is given."""
 
-    def bias(self, tokens, revealed, logits, positions, logit_positions=None, reachable=None):
+    def bias(self, tokens, revealed, logits, positions, logit_positions, *more):
         call = (positions.tolist(), logit_positions.tolist())
         self.calls = [*getattr(self, "calls", []), call]
-        return super().bias(tokens, revealed, logits, positions, logit_positions, reachable)
+        return super().bias(tokens, revealed, logits, positions, logit_positions, *more)
 
 
 def test_a_watermark_is_called_for_the_chosen_positions_only(small_key, small_tokenizer):

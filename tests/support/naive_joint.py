@@ -134,12 +134,7 @@ class NaiveAdaptive(NaiveJoint):
     """Strong until a text is ahead of its aim, and none where it is ten green pairs ahead."""
 
     def needed(self, x):
-        text = x[self.start :]
-        written = sum(pair[0] in self.words and pair[1] in self.words for pair in pairwise(text))
-        pairs = self.pairs_of_words(text)
-        green = sum(own_coin(self.key, *pair) for pair in pairs)
-        aim = self.key.gamma * len(pairs) + self.delta / 36 * written
-        return min(max(1 - (green - aim) / 10, 0.0), 1.0)
+        return self.share(x, self.delta / 36)
 
 
 class NaiveOrdered(NaiveAdaptive):

@@ -121,6 +121,15 @@ class Naive:
     def pairs_of_words(self, x):
         return {pair for pair in pairwise(x) if all(token in self.words for token in pair)}
 
+    def share(self, x, aim):
+        """How much of its bias a text needs that is to have so many more green pairs than γ."""
+        text = x[self.start :]
+        written = sum(pair[0] in self.words and pair[1] in self.words for pair in pairwise(text))
+        pairs = self.pairs_of_words(text)
+        green = sum(own_coin(self.key, *pair) for pair in pairs)
+        ahead = green - self.key.gamma * len(pairs) - aim * written
+        return min(max(1 - ahead / 10, 0.0), 1.0)
+
     def sides(self, x, at):
         """How many neighbours are words, or will be."""
         beside = [x[place] for place in (at - 1, at + 1) if 0 <= place < len(x)]
@@ -353,6 +362,12 @@ class NaiveEngineFresh(NaiveEngineExpected):
         ]
 
 
+class NaiveEngineAdaptive(NaiveEngineFresh):
+    def bias(self, x, rows, at):
+        share = self.share(x, self.delta / 20)
+        return [share * more for more in super().bias(x, rows, at)]
+
+
 class NaiveGumbel(Naive):
     def uniform(self, at, token, drawn):
         return ((hashed(self.key, "gumbel", at, token) >> 11) + 0.5) / 2**53
@@ -362,6 +377,7 @@ NAIVE = {
     "engine-predictive": NaiveEngine,
     "engine-expected": NaiveEngineExpected,
     "engine-fresh": NaiveEngineFresh,
+    "engine-adaptive": NaiveEngineAdaptive,
     "unigram": NaiveUnigram,
     "kgw-left-to-right": NaiveLeftToRight,
     "gloaguen": NaiveGloaguen,
