@@ -1,4 +1,4 @@
-"""How much of its bias a text needs: what is adaptive about `adaptive-joint`.
+"""How much of its bias a text needs: what is adaptive about the strategies that are called so.
 
 One δ for all marks unsure texts more than they need, which costs quality, and sure ones less, which
 are then missed. Here the mark looks at what a text has so far: δ counts in full until the text has
@@ -58,7 +58,7 @@ def count_pairs(
 
     None has a special token. Green are distinct ones, as a detector counts.
     """
-    tokens = torch.where(revealed, tokens, 0)  # a mask may be no token of the model
+    tokens = torch.where(revealed, tokens, 0).long()  # a mask may be no token of the model
     there = revealed & scored[tokens]
     both, vocab_size = there[:, :-1] & there[:, 1:], len(scored)
     pairs = torch.where(both, tokens[:, :-1] * vocab_size + tokens[:, 1:], -1).sort(1).values
