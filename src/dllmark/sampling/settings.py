@@ -58,7 +58,8 @@ class Llada:
     with "window" only the first does, and a later one begins with itself and the block before it.
 
     `no_repeat_ngram`, which all samplers have, never writes a run of so many tokens that the text
-    has already; 0 allows it. The prompt may be repeated, and a word that is begun be finished.
+    has already, nor a word twice in a row; 0 allows both. The prompt may be repeated, and a word
+    that is begun be finished.
     Where a step writes several tokens, what they repeat only together is not seen.
 
     >>> Llada(steps=128, temperature=0.5).order
