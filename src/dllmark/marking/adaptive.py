@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllmark.marking.gain import pair_colours
+from dllmark.marking.gain import Block, pair_colours
 from dllmark.marking.state import BiasSettings, State, texts_of
 from dllmark.relation.greenlist import GreenList
 
@@ -25,14 +25,14 @@ MARGIN = 10
 
 
 def needed_share(
-    tokens: Tensor, revealed: Tensor, settings: BiasSettings, scored: Tensor, green: GreenList
+    texts: Block | State, settings: BiasSettings, scored: Tensor, green: GreenList
 ) -> Tensor:
-    """Return [B], from 0 to 1: how much of the bias texts [B, T] need, of which so much is written.
+    """Return [B], from 0 to 1: how much of the bias the texts need.
 
     The aim is by the pairs that are written, and green are distinct ones: a text that loops does
     not come nearer.
     """
-    found, distinct, written = count_pairs(tokens, revealed, scored, green)
+    found, distinct, written = count_pairs(texts, scored, green)
     aim = AIM * settings.delta / settings.strategy.default_delta
     ahead = found - settings.gamma * distinct - aim * written
     return (1 - ahead / MARGIN).clamp(0, 1)
@@ -44,20 +44,20 @@ def weaken(
     """Return logits [B, K, V] with as much of their bias as each text needs."""
     index = state.logit_index(state.positions).clamp(min=0)
     plain = state.logits[texts_of(index), index]
-    tokens, revealed = state.tokens[:, state.start :], state.revealed[:, state.start :]
-    share = needed_share(tokens, revealed, settings, scored, green)[:, None, None]
+    share = needed_share(state, settings, scored, green)[:, None, None]
     # what must not come, of -inf, gets no bias
     weak: Tensor = torch.where(biased == plain, plain, plain + share * (biased - plain))
     return weak.to(biased.dtype)
 
 
 def count_pairs(
-    tokens: Tensor, revealed: Tensor, scored: Tensor, green: GreenList
+    texts: Block | State, scored: Tensor, green: GreenList
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how many green, distinct and written pairs texts [B, T] have so far: [B] each.
+    """Return how many green, distinct and written pairs the texts have so far: [B] each.
 
-    None has a special token. Green are distinct ones, as a detector counts.
+    None has a special token or is of the prompt. Green are distinct ones, as a detector counts.
     """
+    tokens, revealed = texts.tokens[:, texts.start :], texts.revealed[:, texts.start :]
     tokens = torch.where(revealed, tokens, 0).long()  # a mask may be no token of the model
     there = revealed & scored[tokens]
     both, vocab_size = there[:, :-1] & there[:, 1:], len(scored)

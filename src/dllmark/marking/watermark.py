@@ -154,9 +154,7 @@ class Watermark:
         gains = candidate_gains(block, width, settings, scored, green)
         if not self.strategy.adaptive:
             return gains
-        text = slice(block.start, None)
-        tokens, revealed = block.tokens[:, text], block.revealed[:, text]
-        return gains * needed_share(tokens, revealed, settings, scored, green)[:, None, None]
+        return gains * needed_share(block, settings, scored, green)[:, None, None]
 
     def _settings(self, vocab_size: int) -> BiasSettings:
         """Return what the bias of logits over a vocabulary depends on."""

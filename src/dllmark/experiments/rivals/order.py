@@ -60,8 +60,6 @@ class Ordered(JointOrder):
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
         """Return [B, W, C]: the share of the mark that texts need, and of the order the rest."""
         settings, scored = self._settings(vocab_size), self._scored(vocab_size, block.p.device)
-        tokens, revealed = block.tokens[:, block.start :], block.revealed[:, block.start :]
-        green = self._green_list(vocab_size)
-        share = needed_share(tokens, revealed, settings, scored, green)[:, None, None]
+        share = needed_share(block, settings, scored, self._green_list(vocab_size))[:, None, None]
         order = super().gains(block, width, vocab_size)
         return Watermark.gains(self, block, width, vocab_size) + (1 - share) * order
