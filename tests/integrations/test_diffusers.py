@@ -81,19 +81,22 @@ def recorded(model, options, **settings):
     return zip(given, used, strict=True), marking
 
 
+@pytest.mark.parametrize("strategy", [ENGINE_DEFAULT.name, "adaptive-bidirectional"])
 @pytest.mark.parametrize("length", [1, 5, 8, 12])
-def test_a_block_is_biased_as_the_end_of_the_whole_text(model, options, length):
+def test_a_block_is_biased_as_the_end_of_the_whole_text(model, options, length, strategy):
     """Left neighbours across blocks included, committed tokens too, the prompt not."""
     prompt = torch.arange(3, 3 + length)[None]
     steps, marking = recorded(
-        model, options, input_ids=prompt, gen_length=20, editing_threshold=0.3
-    )
-    watermark = Watermark(options["key"], ENGINE_DEFAULT.name, 4.0, tokenizer=options["tokenizer"])
+        model, {**options, "strategy": strategy}, input_ids=prompt, gen_length=20,
+        editing_threshold=0.3,
+    )  # fmt: skip
+    watermark = Watermark(options["key"], strategy, 4.0, tokenizer=options["tokenizer"])
     positions = 0
     for (x, before), after in steps:
         start = x.shape[1] - 8
         covered = torch.arange(start, x.shape[1])[None]
-        expected = watermark.bias(x, x != MASK, before, covered, covered)
+        given = torch.arange(x.shape[1])[None] < length
+        expected = watermark.bias(x, x != MASK, before, covered, covered, prompt_mask=given)
         own = covered[0] >= length
         assert torch.equal(after[:, own], expected[:, own])
         assert torch.equal(after[:, ~own], before[:, ~own])

@@ -9,7 +9,7 @@ import torch
 from tiny_gemma import tiny_gemma
 from toys import PROMPT
 
-from dllmark.errors import DllmarkError, KeyFileError, MismatchError
+from dllmark.errors import DllmarkError, InputError, KeyFileError, MismatchError
 from dllmark.relation.greenlist import HashedGreenList
 
 transformers = pytest.importorskip("transformers", "5.22", reason="transformers 5.22, Python 3.11")
@@ -163,6 +163,11 @@ def test_a_list_of_processors_is_for_one_call(model, marking):
     assert len(processors) == 2
     with pytest.raises(TypeError, match="not callable"):
         model.generate(PROMPT, logits_processor=[marking], **once)
+
+
+def test_a_mark_that_looks_at_what_is_written_is_refused(options):
+    with pytest.raises(InputError, match="on a canvas of noise nothing is"):
+        DllmarkCanvasProcessor(**{**options, "strategy": "adaptive-bidirectional"})
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused(marking):

@@ -47,6 +47,37 @@ def test_it_biases_the_masks_and_neither_prompt_nor_padding(hook, small_key, sma
     assert hook.biased == 5
 
 
+def test_an_adaptive_mark_knows_what_the_model_wrote(model, small_key, small_tokenizer):
+    """Whatever comes one after the other through one hook: the prompt never counts."""
+    adaptive, count = "adaptive-bidirectional", 0
+    hook = DllmarkLogitsHook(small_key, adaptive, 4.0, tokenizer=small_tokenizer, mask_id=MASK)
+    watermark = Watermark(small_key, adaptive, 4.0, tokenizer=small_tokenizer)
+
+    def compare(step, x, logits):
+        nonlocal count
+        masked, before = x == MASK, logits.clone()
+        given, everywhere = (
+            (torch.arange(x.shape[1]) < length)[None],
+            torch.arange(x.shape[1])[None],
+        )
+        expected = watermark.bias(x, ~masked, before, everywhere, prompt_mask=given)
+        without = watermark.bias(x, ~masked, before, everywhere)
+        hook(step, x, logits)
+        assert torch.equal(logits, torch.where(masked[..., None], expected, before))
+        count += not torch.equal(expected, without)
+        return logits
+
+    prompt = PROMPT
+    for _ in range(3):  # a conversation: each text is in the next prompt
+        length = prompt.shape[1]
+        text = model.diffusion_generate(
+            prompt, max_new_tokens=24, steps=24, generation_logits_hook_func=compare
+        )
+        prompt = torch.cat([text, PROMPT.flip(1)], 1)
+    hook.check()
+    assert count > 24  # else it would not matter what is prompt
+
+
 def test_a_sampler_that_never_calls_the_hook_is_noticed(small_key, small_tokenizer, hook):
     deaf = DreamStandIn(35, 37, deaf=True)
     generate = {"max_new_tokens": 8, "steps": 4}

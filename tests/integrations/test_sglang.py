@@ -71,16 +71,27 @@ def test_each_text_is_marked_by_the_algorithm_and_only_by_it(
         assert p_value(text, 5) > 1e-3
 
 
+@pytest.mark.parametrize("strategy", [ENGINE_DEFAULT.name, "adaptive-bidirectional"])
 @pytest.mark.parametrize("fdfo", [False, True])
 @pytest.mark.parametrize("length", [5, 8, 16])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_block_is_biased_as_the_end_of_its_text(
-    algorithms, settings, model, monkeypatch, small_key, small_tokenizer, name, length, fdfo
+    algorithms,
+    settings,
+    model,
+    monkeypatch,
+    small_key,
+    small_tokenizer,
+    name,
+    length,
+    fdfo,
+    strategy,
 ):
     """The text of the blocks before included, the prompt not; edits are biased as well."""
     base = algorithms[name].__mro__[2]
-    marking = algorithms[name](config({"dllmark": settings}, fdfo=fdfo))
-    watermark = Watermark(small_key, ENGINE_DEFAULT.name, 4.0, tokenizer=small_tokenizer)
+    given_settings = {"dllmark": {**settings, "strategy": strategy}}
+    marking = algorithms[name](config(given_settings, fdfo=fdfo))
+    watermark = Watermark(small_key, strategy, 4.0, tokenizer=small_tokenizer)
     server, given, compared = Server(marking, model), [], 0
     forward, step = server.forward, base.step
 
@@ -96,7 +107,8 @@ def test_a_block_is_biased_as_the_end_of_its_text(
             start = x.shape[1] - 8
             covered = torch.arange(start, start + 8)[None]
             block = given[-1][row * 8 : row * 8 + 8][None]
-            expected = watermark.bias(x, x != MASK, block, covered, covered)
+            prompt = torch.arange(x.shape[1])[None] < length
+            expected = watermark.bias(x, x != MASK, block, covered, covered, prompt_mask=prompt)
             own = x[0, start:] == MASK
             if "Low" not in name:
                 own = len(before) + torch.arange(8) >= length
@@ -119,17 +131,24 @@ def test_after_a_prefix_that_was_cached_only_the_first_pair_is_unmarked(
     [text] = Server(whole, model).serve(prompts, blocks=12, skip=2)
     assert p_value(text, 16) < 1e-6
     assert whole._blocks[1].start + 8 == len(text)
+    assert not whole._blocks[1].prompt_mask.any()
 
 
 def test_a_slot_that_another_request_had_before_is_not_mistaken_for_its_past(algorithms, settings):
     marking = algorithms["DLLMarkLowConfidence"](config({"dllmark": settings}))
     from dllmark.integrations.sglang import _Block
 
-    marking._blocks[1] = _Block("one", 8, torch.arange(8), torch.arange(8, 16))
-    assert marking._text_before(1, "one", 16).tolist() == [*range(16)]
-    assert marking._text_before(1, "one", 8).tolist() == [*range(8)]
+    prompt_mask, given = torch.arange(16) < 3, torch.zeros(8, dtype=torch.bool)
+    marking._blocks[1] = _Block("one", 8, torch.arange(16), prompt_mask)
+
+    def begun(slot, request, start):
+        block = marking._begun(slot, request, start, given)
+        return block.text.tolist(), block.prompt_mask.sum().item(), len(block.prompt_mask)
+
+    assert begun(1, "one", 16) == ([*range(16)], 3, 24)
+    assert begun(1, "one", 8) == ([*range(8)], 3, 16)
     for other in [(1, "one", 24), (1, "two", 16), (2, "one", 16), (1, "", 16)]:
-        assert marking._text_before(*other).tolist() == []
+        assert begun(*other) == ([], 0, 8)
 
 
 def test_a_mask_that_the_user_wrote_is_prompt(algorithms, settings):

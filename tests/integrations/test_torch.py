@@ -8,6 +8,7 @@ from toys import MASK, PROMPT, DreamStandIn, llada_generate, narrow, small_toy
 
 from dllmark.errors import DllmarkError, KeyFileError, MismatchError
 from dllmark.integrations.torch import watermarked
+from dllmark.marking.watermark import Watermark
 
 
 @pytest.fixture
@@ -35,6 +36,26 @@ def test_each_text_of_a_batch_is_marked_and_padding_changes_nothing(model, optio
         marked = llada_generate(model, prompts)
     assert all(p_value(text, 5) < 1e-6 for text in marked)
     assert torch.equal(marked[:, :5], prompts)
+
+
+def test_an_adaptive_mark_knows_what_the_model_wrote(model, options):
+    """The prompt never counts: not the one of a text before, and no earlier answer in it."""
+    adaptive, prompt, seen = "adaptive-bidirectional", PROMPT, []
+    plain, mark = (
+        type(model).forward,
+        Watermark(options["key"], adaptive, 4.0, tokenizer=options["tokenizer"]),
+    )
+    with watermarked(model, **options, strategy=adaptive):
+        model.register_forward_hook(lambda _, args, out: seen.append((args[0].clone(), out.logits)))
+        for _ in range(3):
+            text = llada_generate(model, prompt, gen_length=32, steps=16)
+            for x, logits in seen:
+                masked, everywhere = x == MASK, torch.arange(x.shape[1])[None]
+                before, given = plain(model, x).logits, everywhere < prompt.shape[1]
+                expected = mark.bias(x, ~masked, before, everywhere, prompt_mask=given)
+                assert torch.equal(logits, torch.where(masked[..., None], expected, before))
+            seen.clear()
+            prompt = torch.cat([text, PROMPT.flip(1)], 1)  # a conversation
 
 
 @pytest.mark.parametrize("said", [{}, {"shifted": True}])

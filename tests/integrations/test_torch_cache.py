@@ -5,6 +5,7 @@ import torch
 from cached_toys import CachedToy, fast_dllm_generate
 from toys import MASK, PROMPT, llada_generate
 
+from dllmark.detection.detector import Detector
 from dllmark.errors import DllmarkError
 from dllmark.integrations.torch import watermarked
 from dllmark.marking.strategies import ENGINE_DEFAULT
@@ -51,7 +52,9 @@ def cut(cache, start):
     return [tuple(tensor[..., :start, :] for tensor in layer) for layer in cache]
 
 
-def test_with_a_prefix_cache_the_text_is_the_one_without(model, options, p_value):
+@pytest.mark.parametrize("strategy", [ENGINE_DEFAULT.name, "adaptive-bidirectional"])
+def test_with_a_prefix_cache_the_text_is_the_one_without(model, options, p_value, strategy):
+    options = {**options, "strategy": strategy}
     with watermarked(model, **options) as mark:
         cached = fast_dllm_generate(model, PROMPT, dual=False)
     with watermarked(model, **options) as plain:
@@ -68,6 +71,19 @@ def test_with_a_dual_cache_only_the_rows_it_computes_are_biased(model, options, 
     assert mark.biased == 64 + sum(range(30, 0, -2)) + 32 + sum(range(30, 0, -2))
     assert p_value(cached[0], 5) < 1e-6
     assert p_value(fast_dllm_generate(model, PROMPT, dual=True)[0], 5) > 1e-3
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_an_adaptive_mark_is_weaker_where_a_text_is_ahead(options, p_value, shifted):
+    """With a dual cache, where the model is shown one block."""
+    toy, greens = CachedToy(35, 37, shifted=shifted), []
+    detector = Detector(options["key"], options["tokenizer"])
+    for strategy in ("fresh-bidirectional", "adaptive-bidirectional"):
+        with watermarked(toy, **options, strategy=strategy):
+            text = fast_dllm_generate(toy, PROMPT, dual=True)[0]
+        assert p_value(text, 5) < 1e-6
+        greens.append(detector.detect(text[5:].tolist()).green_fraction)
+    assert greens[1] < greens[0] - 0.05
 
 
 @pytest.mark.parametrize("dual", [False, True])

@@ -15,13 +15,18 @@ from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
 
 
+def in_prompt(tokens, prompt):
+    """Where a text's prompt is."""
+    return (torch.arange(tokens.shape[1]) < len(prompt)).expand_as(tokens)
+
+
 def share_of_joint(key, tokenizer, ids, prompt=(), times=1, mask=MASK):
     """How much of its bias `adaptive-joint` has behind a prompt and some tokens."""
     delta = times * 5.4
     tokens = torch.tensor([[*prompt, *ids, *[mask] * 4]])
     likely = torch.arange(SPECIAL, SPECIAL + 8).expand(1, 4, 8)
     first, p = torch.tensor(len(prompt) + len(ids)), torch.full((1, 4, 8), 0.1)
-    block = Block(tokens, tokens != mask, first, likely, p, len(prompt))
+    block = Block(tokens, tokens != mask, first, likely, p, in_prompt(tokens, prompt))
     adaptive, constant = (
         Watermark(key, name, delta, tokenizer=tokenizer).gains(block, 4, tokenizer.vocab_size)
         for name in ("adaptive-joint", "joint")
@@ -37,7 +42,7 @@ def share_of_bidirectional(key, tokenizer, ids, prompt=(), times=1, mask=MASK):
     plain, at = logits[:, -1:], torch.tensor([[tokens.shape[1] - 1]])
     adaptive, constant = (
         Watermark(key, name, 3.0 * times, tokenizer=tokenizer).bias(
-            tokens, tokens != mask, logits, at, start=len(prompt)
+            tokens, tokens != mask, logits, at, prompt_mask=in_prompt(tokens, prompt)
         )
         for name in ("adaptive-bidirectional", "fresh-bidirectional")
     )

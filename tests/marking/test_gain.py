@@ -15,7 +15,7 @@ P = torch.tensor([[[0.6, 0.3], [0.5, 0.1], [0.9, 0.05]]])
 
 
 def block_of(tokens=TEXT):
-    return Block(tokens, tokens != MASK, torch.tensor(2), LIKELY, P, 0)
+    return Block(tokens, tokens != MASK, torch.tensor(2), LIKELY, P)
 
 
 def gains(number, tokenizer, tokens=TEXT):
@@ -34,7 +34,7 @@ def test_over_all_keys_a_place_gains_the_less_the_less_is_known_beside_it(small_
 
 def test_what_repeats_a_pair_or_is_no_word_gains_the_mean_under_every_key(small_tokenizer):
     again = torch.tensor([[9, 12, 9, MASK, MASK, MASK, 11]])  # 9 12 stands there already
-    block = Block(again, again != MASK, torch.tensor(3), LIKELY, P, 0)
+    block = Block(again, again != MASK, torch.tensor(3), LIKELY, P)
     for number in range(8):
         key = WatermarkKey(Secret(number.to_bytes(16, "big")), 0.5, small_tokenizer.id)
         watermark = Watermark(key, "joint", 4.0, tokenizer=small_tokenizer)

@@ -70,6 +70,9 @@ SHAPES = {
     "positions that are no integers": {"positions": torch.tensor([[1.0]])},
     "too few logit positions": {"logit_positions": torch.tensor([[0, 1]])},
     "logit positions that are no integers": {"logit_positions": torch.zeros(1, 5)},
+    "a prompt mask of fewer tokens": {"prompt_mask": torch.ones(1, 4, dtype=torch.bool)},
+    "a prompt mask of integers": {"prompt_mask": torch.ones(1, 5, dtype=torch.int64)},
+    "a prompt mask of two sequences": {"prompt_mask": torch.ones(2, 5, dtype=torch.bool)},
     "another device": {"positions": torch.zeros(1, 1, dtype=torch.int64, device="meta")},
 }
 POSITIONS = {

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dllmark.errors import DllmarkError
+from dllmark.errors import DllmarkError, InputError
 from dllmark.integrations.marker import Marker, needs
-from dllmark.marking.strategies import ENGINE_DEFAULT
+from dllmark.marking.strategies import ENGINE_DEFAULT, find_strategy
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
 
@@ -43,6 +43,11 @@ class CanvasMarker(Marker):
         tokenizer: AnyTokenizer | None = None,
         audit: str | Path | None = None,
     ) -> None:
+        if find_strategy(strategy).adaptive:
+            raise InputError(
+                f"{strategy} looks at what is written, and on a canvas of noise nothing is: take "
+                f"another strategy, for instance {STRATEGY}"
+            )
         super().__init__(key, strategy, delta, tokenizer=tokenizer, audit=audit)
 
     def mark_canvas(self, before: Tensor, logits: Tensor, at: int) -> Tensor:

@@ -48,6 +48,7 @@ class DllmarkLogitsHook(Marker):
         self.idle = False
         if step == 0:
             self.request.end()  # the one before, if nobody checked it
+            self.prompts.forget()
         check_whole(x, logits)
         masked = x == self.mask_id
         self.mark(x, ~masked, logits, masked)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError, InputError, MissingPackageError
 from dllmark.integrations.audit import RequestCount, audit_file
-from dllmark.marking.strategies import BIASES, ENGINE_DEFAULT
+from dllmark.integrations.prompts import PromptMemory
+from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.source import Source
 from dllmark.relation.tokenizer import AnyTokenizer
@@ -57,13 +58,14 @@ class Marker:
         self.biased = 0
         self.idle = False
         self.watermark = Watermark(key, strategy, delta, tokenizer=tokenizer)
-        if strategy not in BIASES:
+        if self.watermark.strategy.joint:
             raise InputError(
-                f"{strategy} chooses positions or looks at the text so far, which an engine does "
-                f"not leave to it: take another strategy, for instance {ENGINE_DEFAULT.name}"
+                f"{strategy} chooses positions, which an engine does not leave to it: take another "
+                f"strategy, for instance {ENGINE_DEFAULT.name}"
             )
         path = None if audit is None else audit_file(audit)
         self.request = RequestCount(self.watermark, path)
+        self.prompts = PromptMemory()
         self._checked = False
         if path is not None:
             weakref.finalize(self, self.request.end)  # a last request that nobody checked
@@ -80,15 +82,18 @@ class Marker:
         where: Tensor,
         offset: int = 0,
         at: int | None = 0,
+        prompt_mask: Tensor | None = None,
     ) -> list[int]:
         """Bias in place the logits of the positions to write; return how many there are in each.
 
-        tokens    [B, L]     the sequence as it is
-        revealed  [B, L]     False only where the model has yet to write
-        logits    [B, R, V]  logits[:, r] predict position r + offset
-        where     [B, L]     the positions to bias, which the logits must cover
-        at                   where tokens begin in the text, to count what is written once; None
-                             if they were counted already
+        tokens       [B, L]     the sequence as it is
+        revealed     [B, L]     False only where the model has yet to write
+        logits       [B, R, V]  logits[:, r] predict position r + offset
+        where        [B, L]     the positions to bias, which the logits must cover
+        at                      where tokens begin in the text, to count what is written once; None
+                                if they were counted already
+        prompt_mask  [B, L]     True at what the model was given; else it is told from what is to be
+                                written in each call (`PromptMemory`)
         """
         self.idle = False
         _check_batch(tokens, logits)
@@ -105,6 +110,8 @@ class Marker:
             return counts
         if at is not None:
             self.request.see(where, at)
+        if prompt_mask is None and self.watermark.strategy.adaptive:
+            prompt_mask = self.prompts.see(tokens, where)
         number = torch.arange(length, device=tokens.device)
         order = torch.where(where, number, length).sort(1).values[:, : max(counts)]
         positions = torch.where(order < length, order, -1)
@@ -114,7 +121,9 @@ class Marker:
             logit_positions = rows.expand(batch, -1)
         held: tuple[Tensor, Tensor] | None = None
         for part in torch.split(positions, max(1, MARKED_AT_ONCE // (batch * size)), dim=1):
-            biased = self.watermark.bias(tokens, revealed, logits, part, logit_positions)
+            biased = self.watermark.bias(
+                tokens, revealed, logits, part, logit_positions, prompt_mask=prompt_mask
+            )
             # The part after this one predicts its left neighbour here, from unbiased logits.
             if held is not None:
                 _write(logits, *held, offset)

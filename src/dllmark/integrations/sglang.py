@@ -46,12 +46,15 @@ def register() -> None:
 
 
 class _Block(NamedTuple):
-    """The block a request was last run on: the text that is known before it, and its tokens."""
+    """The block a request was last run on, and the text that is known up to its end.
+
+    prompt_mask  True at what of the text the request came with
+    """
 
     request: str
     start: int
-    before: Tensor
-    tokens: Tensor
+    text: Tensor
+    prompt_mask: Tensor
 
 
 class MarkedAlgorithm:
@@ -73,7 +76,7 @@ class MarkedAlgorithm:
         weakref.finalize(self, _end_all, self._counts)
         self._slots: list[int] = []
         self._blocks: dict[int, _Block] = {}
-        self._before = torch.empty(0)
+        self._before = self._known_prompt = torch.empty(0)
         self._report_at = 1
 
     def run(self, model_runner: Any, forward_batch: Any, algo_states: Any = None) -> Any:
@@ -82,11 +85,13 @@ class MarkedAlgorithm:
         slots: list[int] = forward_batch.req_pool_indices.tolist()
         requests = forward_batch.rids or [""] * len(slots)
         blocks = forward_batch.input_ids.view(-1, self.block_size)
-        texts = [self._text_before(*place) for place in zip(slots, requests, starts, strict=True)]
-        self._before = blocks.new_full((len(slots), max(map(len, texts), default=0)), self.mask_id)
-        for row, text in zip(self._before, texts, strict=True):
-            row[len(row) - len(text) :] = text
-        masks: list[int] = self._masked(forward_batch).sum(1).tolist()
+        masked = self._masked(forward_batch)
+        begun = [
+            self._begun(*place) for place in zip(slots, requests, starts, ~masked, strict=True)
+        ]
+        self._before = _to_the_right([one.text for one in begun], blocks, self.mask_id)
+        self._known_prompt = _to_the_right([one.prompt_mask for one in begun], masked, True)
+        masks: list[int] = masked.sum(1).tolist()
         for place in zip(slots, requests, starts, masks, strict=True):
             self._count(*place)
         self._slots = slots
@@ -94,9 +99,9 @@ class MarkedAlgorithm:
         result = super().run(model_runner, forward_batch, algo_states)  # type: ignore[misc]
         if wanted and self.marker.biased == before:
             raise DllmarkError("SGLang filled masks without calling step: nothing was marked")
-        written = forward_batch.input_ids.view(-1, self.block_size).clone()
-        for slot, *block in zip(slots, requests, starts, texts, written, strict=True):
-            self._blocks[slot] = _Block(*block)
+        written = forward_batch.input_ids.view(-1, self.block_size)
+        for slot, one, block in zip(slots, begun, written, strict=True):
+            self._blocks[slot] = one._replace(text=torch.cat([one.text.to(block), block]))
         self._report()
         return result
 
@@ -113,6 +118,7 @@ class MarkedAlgorithm:
             torch.cat([torch.zeros_like(known), _writable(masked, states)], 1),
             offset=known.shape[1],
             at=None,
+            prompt_mask=self._known_prompt,
         )
         for slot, count in zip(self._slots, counts, strict=True):
             self._counts[slot].biased += count
@@ -124,16 +130,18 @@ class MarkedAlgorithm:
         prompt = getattr(forward_batch, "dllm_prompt_mask", None)
         return masked if prompt is None else masked & ~prompt
 
-    def _text_before(self, slot: int, request: str, start: int) -> Tensor:
-        """Return what is known of the text before a request's block, up to there."""
-        block = self._blocks.get(slot)
-        if block is None or not request or block.request != request:
-            return torch.empty(0)
-        if block.start == start:
-            return block.before
-        if block.start + self.block_size != start:
-            return torch.empty(0)
-        return torch.cat([block.before.to(block.tokens), block.tokens])
+    def _begun(self, slot: int, request: str, start: int, given: Tensor) -> _Block:
+        """Return a request's block with the text that is known before it, its own still to come.
+
+        Of a block that is new it came with what is `given` there.
+        """
+        last = self._blocks.get(slot)
+        if last is not None and request and last.request == request:
+            if last.start == start:  # it was not done
+                return last._replace(text=last.text[: -self.block_size])
+            if last.start + self.block_size == start:
+                return _Block(request, start, last.text, torch.cat([last.prompt_mask, given]))
+        return _Block(request, start, torch.empty(0), given)
 
     def _count(self, slot: int, request: str, start: int, masks: int) -> None:
         """Count the tokens of a block that is new. A slot's new request ends the one before."""
@@ -157,6 +165,14 @@ def _end_all(counts: dict[int, RequestCount]) -> None:
     """Write the lines of the last requests."""
     for count in counts.values():
         count.end()
+
+
+def _to_the_right(rows: list[Tensor], like: Tensor, fill: int) -> Tensor:
+    """Return rows of many lengths as one tensor, of the kind of another, filled up on the left."""
+    filled = like.new_full((len(rows), max(map(len, rows), default=0)), fill)
+    for place, row in zip(filled, rows, strict=True):
+        place[len(place) - len(row) :] = row
+    return filled
 
 
 def _algorithm(name: str) -> Any:

@@ -55,11 +55,12 @@ def count_pairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return how many green, distinct and written pairs the texts have so far: [B] each.
 
-    None has a special token or is of the prompt. Green are distinct ones, as a detector counts.
+    None has a special token, or one of the prompt. Green are distinct ones, as a detector counts.
     """
-    tokens, revealed = texts.tokens[:, texts.start :], texts.revealed[:, texts.start :]
-    tokens = torch.where(revealed, tokens, 0).long()  # a mask may be no token of the model
-    there = revealed & scored[tokens]
+    tokens = torch.where(texts.revealed, texts.tokens, 0).long()  # a mask may be no token
+    there = texts.revealed & scored[tokens]
+    if texts.prompt_mask is not None:
+        there &= ~texts.prompt_mask
     both, vocab_size = there[:, :-1] & there[:, 1:], len(scored)
     pairs = torch.where(both, tokens[:, :-1] * vocab_size + tokens[:, 1:], -1).sort(1).values
     distinct = pairs >= 0

@@ -20,12 +20,12 @@ from dllmark.relation.greenlist import GreenList
 class Block(NamedTuple):
     """A block of texts that are being written, and its likeliest tokens.
 
-    tokens    [B, L]     the texts: prompts, what is written, masks
-    revealed  [B, L]     False where the model has yet to write
-    first     []         where the block begins
-    likely    [B, R, C]  the likeliest tokens, best first, of its positions and of one past it
-    p         [B, R, C]  their probabilities
-    start                where the prompts end
+    tokens       [B, L]     the texts: prompts, what is written, masks
+    revealed     [B, L]     False where the model has yet to write
+    first        []         where the block begins
+    likely       [B, R, C]  the likeliest tokens, best first, of its positions and of one past it
+    p            [B, R, C]  their probabilities
+    prompt_mask  [B, L]     True in the prompts; None where there are none
     """
 
     tokens: Tensor
@@ -33,7 +33,7 @@ class Block(NamedTuple):
     first: Tensor
     likely: Tensor
     p: Tensor
-    start: int
+    prompt_mask: Tensor | None = None
 
 
 def candidate_gains(

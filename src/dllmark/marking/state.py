@@ -49,7 +49,7 @@ class State:
     positions: Tensor
     logit_positions: Tensor | None = None
     reachable: Reachable | None = None
-    start: int = 0
+    prompt_mask: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -71,6 +71,9 @@ class State:
         if self.logit_positions is not None:
             _check_tensor("logit_positions", self.logit_positions, "[B, R]", "integers")
             tensors["logit_positions"] = self.logit_positions
+        if self.prompt_mask is not None:
+            _check_tensor("prompt_mask", self.prompt_mask, "[B, L]", "truth values")
+            tensors["prompt_mask"] = self.prompt_mask
         batch, covered, _ = self.logits.shape
         for name, tensor in tensors.items():
             if len(tensor) != batch or tensor.device != self.logits.device:
@@ -78,11 +81,13 @@ class State:
                     f"{name} is of {len(tensor)} sequences on {tensor.device}, logits of {batch} "
                     f"on {self.logits.device}"
                 )
-        if self.revealed.shape != self.tokens.shape or not self.length:
-            raise InputError(
-                f"tokens has {self.length} positions and revealed {self.revealed.shape[1]}: give "
-                "both of the whole sequence"
-            )
+        for name in ("revealed", "prompt_mask"):
+            count = tensors.get(name, self.tokens).shape[1]
+            if count != self.length or not self.length:
+                raise InputError(
+                    f"tokens has {self.length} positions and {name} {count}: give both of the "
+                    "whole sequence"
+                )
         listed = self.length if self.logit_positions is None else self.logit_positions.shape[1]
         if listed != covered:
             raise InputError(

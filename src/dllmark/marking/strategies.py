@@ -103,8 +103,8 @@ its low-confidence order. docs/defaults.md says why."""
 BIASES = tuple(
     name for name, strategy in STRATEGIES.items() if not (strategy.joint or strategy.adaptive)
 )
-"""Those for any sampler and engine: a joint one chooses positions too, an adaptive one must know
-where the text begins."""
+"""Those that look at a position and its neighbours alone: a joint one chooses positions too, an
+adaptive one looks at the whole text."""
 
 DEFAULT = STRATEGIES["expected-bidirectional"]
 """What marks where nothing else is asked for and the order may be any, as Dream's; docs/defaults.md

@@ -96,7 +96,7 @@ class Watermark:
         positions: Tensor,
         logit_positions: Tensor | None = None,
         reachable: Reachable | None = None,
-        start: int = 0,
+        prompt_mask: Tensor | None = None,
     ) -> Tensor:
         """Return the biased logits [B, K, V] of the positions to fill.
 
@@ -106,7 +106,7 @@ class Watermark:
         positions        [B, K]     to fill; -1 where a sequence fills fewer than others
         logit_positions  [B, R]     those that `logits` covers, if not all of them in order
         reachable                   says which tokens' bias matters: others may be left without
-        start                       where the prompts end: only adaptive strategies ask
+        prompt_mask      [B, L]     True at what the model was given: adaptive strategies ask
 
         Positions of one call see each other as unrevealed (`passes` parts them). A neighbour
         outside the sequence, a special token, or an unrevealed one without logits gives no term.
@@ -124,7 +124,7 @@ class Watermark:
         if self.strategy.joint:
             raise InputError(f"{self.strategy.name} is no bias: `generate` applies it to a step")
         return self.biased(
-            State(tokens, revealed, logits, positions, logit_positions, reachable, start)
+            State(tokens, revealed, logits, positions, logit_positions, reachable, prompt_mask)
         )
 
     def biased(self, state: State) -> Tensor:

@@ -32,6 +32,12 @@ class Canvas:
         """How long the texts are, prompts and padding counted."""
         return self.tokens.shape[1]
 
+    @property
+    def prompt_mask(self) -> Tensor:
+        """True at padding and prompts: [B, L]."""
+        at = torch.arange(self.length, device=self.tokens.device)
+        return (at < self.start).expand_as(self.tokens)
+
 
 def write(canvas: Canvas, block: Tensor, positions: Tensor, tokens: Tensor) -> None:
     """Put tokens [B, K] at their positions [B, K], which are in the block; -1 takes none."""

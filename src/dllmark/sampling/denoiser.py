@@ -254,7 +254,13 @@ class Denoiser:
             noise = None if noise is None else self._at(positions, noise)
             reachable = partial(reachable_tokens, self.sampler, here, noise)
         return self.watermark.bias(
-            canvas.tokens, canvas.revealed, logits, positions, covered, reachable, canvas.start
+            canvas.tokens,
+            canvas.revealed,
+            logits,
+            positions,
+            covered,
+            reachable,
+            canvas.prompt_mask,
         )
 
     def _open(self, at: Tensor) -> Tensor | None:
@@ -306,8 +312,7 @@ class Denoiser:
     def _text(self) -> Tensor:
         """Return [B, L]: what of the texts is written. Their ends are not: they stand in a row."""
         canvas = self.canvas
-        after = torch.arange(canvas.length, device=canvas.tokens.device) >= canvas.start
-        text = canvas.revealed & after
+        text = canvas.revealed & ~canvas.prompt_mask
         for end in self.model.end_ids:
             text = text & (canvas.tokens != end)
         return text

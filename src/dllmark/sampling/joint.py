@@ -75,7 +75,9 @@ class JointDenoiser(Denoiser):
         sure = certain.gather(2, likely)
         chance = warped.log_softmax(-1).gather(2, likely[:, :width])
         # what this step writes counts from the next step on: beside it, logits are of before
-        block = Block(canvas.tokens, canvas.revealed, self.first, likely, sure.exp(), canvas.start)
+        block = Block(
+            canvas.tokens, canvas.revealed, self.first, likely, sure.exp(), canvas.prompt_mask
+        )
         gain = self.watermark.gains(block, width, logits.shape[-1]) / temperature
         masked = ~canvas.revealed.index_select(1, places)
         near, chosen, tokens = torch.zeros_like(masked), [], []

@@ -325,7 +325,12 @@ class EngineDenoiser(Denoiser):
         positions = torch.where(masked, covered, -1)
         assert self.watermark is not None
         biased = self.watermark.bias(
-            canvas.tokens, canvas.revealed, logits, positions, covered, start=canvas.start
+            canvas.tokens,
+            canvas.revealed,
+            logits,
+            positions,
+            covered,
+            prompt_mask=canvas.prompt_mask,
         )
         return torch.where(masked[..., None], biased, logits)
 
