@@ -57,19 +57,6 @@ def test_every_command_of_a_guide_runs_as_printed(guide, run):
         assert result.out or command == "keys"
 
 
-@pytest.mark.parametrize("page", [*GUIDES, ROOT / "docs" / "citing.md"], ids=lambda page: page.stem)
-def test_links_of_guides_lead_to_pages_and_headings(page):
-    for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", page.read_text()):
-        if "://" in target:
-            continue
-        linked = page.parent / target if target else page
-        assert linked.exists(), f"{page.name} links to {target}"
-        if heading:
-            titles = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
-            anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-            assert heading in anchors, f"{page.name} links to {target}#{heading}"
-
-
 def rows(page, after):
     """The cells of the first table behind some words, without its head."""
     table = page.read_text().split(after, 1)[1]

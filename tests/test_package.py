@@ -111,8 +111,27 @@ def test_the_page_of_commands_is_what_the_commands_say(monkeypatch):
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == make_cli.page()
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md")))
-def test_links_between_pages_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.md")]
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> list[str]:
+    """What a browser is sent to for each heading, as GitHub names it."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in shown]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_pages_and_headings(page):
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", prose(page)):
+        if "://" in target:
+            continue
+        linked = page.parent / target if target else page
+        if ROOT / "training" in linked.resolve().parents and not (ROOT / "training").exists():
+            continue  # a source distribution has none
+        assert linked.exists(), f"links to {target}"
+        assert not heading or heading in anchors(linked), f"links to {target}#{heading}"
