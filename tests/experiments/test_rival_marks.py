@@ -1,6 +1,7 @@
 """Each other scheme writes what a slow loop over its paper's formulas writes."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ import torch
 from naive_joint import NaiveAdaptive, NaiveOrder, NaiveOrdered
 from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
 from tiny import MASK, steps_of
+from toys import llada_generate
 
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
+from dllmark.integrations.torch import watermarked
 from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
@@ -205,3 +208,43 @@ def test_looking_ahead_leaves_nothing_behind(endless, small_key, cache):
 def test_an_unknown_scheme_is_told_the_known_ones():
     with pytest.raises(InputError, match="no scheme 'nosuch': choose one of kgw, predictive"):
         find_scheme("nosuch")
+
+
+class Shown(torch.nn.Module):
+    """A model as an engine has it: tokens in, the logits of all of them out."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, SimpleNamespace(mask_token_id=MASK, model_type="LLaDA")
+
+    def forward(self, tokens):
+        logits = self.model.transformer(tokens, None, None).float()
+        logits[..., MASK] = -torch.inf
+        logits[..., self.model.tokenizer.vocab_size :] = -torch.inf
+        return SimpleNamespace(logits=logits)
+
+
+@pytest.mark.parametrize("per_step", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("engine-predictive", "predictive-bidirectional"),
+        ("engine-expected", "expected-bidirectional"),
+        ("engine-fresh", "fresh-bidirectional"),
+        ("engine-adaptive", "adaptive-bidirectional"),
+    ],
+)
+def test_what_is_called_an_engine_writes_what_an_adapter_makes_one_write(
+    endless, name, strategy, per_step
+):
+    """LLaDA's own loop, written out again, with the adapter that its users have."""
+    scheme, tokenizer, tokens = find_scheme(name), endless.tokenizer, 48
+    key = WatermarkKey(Secret(b"a key of 16 byte"), scheme.gamma, tokenizer.id)
+    mark = scheme.mark(key, tokenizer, scheme.delta, 0.0)
+    sampler = Llada(tokens // per_step, 16, 0.0)
+    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], tokens)
+    shown = Shown(endless)
+    prompt = last.tokens[:, : last.start]
+    with watermarked(shown, key, strategy, scheme.delta, tokenizer=tokenizer):
+        text = llada_generate(shown, prompt, tokens // per_step, tokens, block_length=16)
+    assert text.tolist() == last.tokens.tolist()
