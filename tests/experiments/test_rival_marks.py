@@ -6,16 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from naive_joint import NaiveAdaptive, NaiveOrder, NaiveOrdered
+from naive_joint import NaiveAdaptive, NaiveExpecting, NaiveOrder, NaiveOrdered
 from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
 from tiny import MASK, steps_of
 from toys import llada_generate
 
+from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.integrations.torch import watermarked
+from dllmark.marking.gain import Block
 from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
@@ -115,6 +117,37 @@ def test_who_keeps_the_order_has_it_where_the_text_needs_no_mark(endless, small_
     assert last.tokens[0, last.start :].tolist() == expected != plain
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_an_aim_above_what_a_detector_expects_is_what_its_formula_says(
+    endless, small_key, temperature
+):
+    scheme = SCHEMES["adaptive-joint-expecting"]
+    mark = scheme.mark(small_key, endless.tokenizer, 16.0, temperature)
+    naive = NaiveExpecting(endless, small_key, temperature, 16.0)
+    naive.above = [abs(math.sin(token)) for token in range(len(mark.excess))]
+    mark.excess = torch.tensor(naive.above)
+    sampler = Llada(TOKENS, BLOCK, temperature)
+    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=5)
+    expected = naive.write(1, 5)
+    assert last.tokens[0, last.start :].tolist() == expected
+    naive.above = [0.0] * len(naive.above)
+    assert expected != naive.write(1, 5)
+
+
+def test_that_aim_expects_of_a_text_what_its_detector_does(tokenizer):
+    text = "One of the texts that nobody marked, in the words that people use most of the time."
+    ids = tokenizer.encode(text)
+    for number in range(4):
+        key = WatermarkKey(Secret(bytes([number] * 16)), 0.5, tokenizer.id)
+        mark = SCHEMES["adaptive-joint-expecting"].mark(key, tokenizer, 5.4, 0.8)
+        tokens = torch.from_numpy(ids)[None]
+        there = torch.ones_like(tokens, dtype=torch.bool)
+        block = Block(tokens, there, torch.tensor(0), torch.zeros(0), torch.zeros(0))
+        above = mark.above_gamma(block, torch.from_numpy(tokenizer.scored))
+        [share] = Detector(key, tokenizer).expected_shares(ids, np.array([len(ids)]))
+        assert above.item() == pytest.approx(share - 0.5)
+
+
 def test_the_order_of_joint_says_nothing_about_a_key(endless):
     keys = [WatermarkKey(Secret(bytes([n] * 16)), 0.5, endless.tokenizer.id) for n in (1, 2)]
     one, other = (
@@ -126,7 +159,7 @@ def test_the_order_of_joint_says_nothing_about_a_key(endless):
 
 
 def test_every_other_scheme_has_a_naive_transcription():
-    of_joint = {"joint-order", "adaptive-joint-ordered"}
+    of_joint = {"joint-order", "adaptive-joint-ordered", "adaptive-joint-expecting"}
     assert {*NAIVE, *of_joint} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
 

@@ -137,6 +137,17 @@ class NaiveAdaptive(NaiveJoint):
         return self.share(x, self.delta / 36)
 
 
+class NaiveExpecting(NaiveAdaptive):
+    """The aim is above what the left tokens of the text lead its detector to expect."""
+
+    above = None  # by how much a pair is likelier green than γ, for each left token
+
+    def needed(self, x):
+        lefts = [u for u, v in pairwise(x[self.start :]) if u in self.words and v in self.words]
+        more = sum(self.above[u] for u in lefts) / max(1, len(lefts))
+        return self.share(x, self.delta / 60, self.key.gamma + max(0.0, more))
+
+
 class NaiveOrdered(NaiveAdaptive):
     """Where a text needs less of the mark, it has as much more of the mark's order."""
 

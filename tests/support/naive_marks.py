@@ -121,13 +121,13 @@ class Naive:
     def pairs_of_words(self, x):
         return {pair for pair in pairwise(x) if all(token in self.words for token in pair)}
 
-    def share(self, x, aim):
-        """How much of its bias a text needs that is to have so many more green pairs than γ."""
+    def share(self, x, aim, expected=None):
+        """How much of its bias a text needs that is to be so far above γ, or what is expected."""
         text = x[self.start :]
         written = sum(pair[0] in self.words and pair[1] in self.words for pair in pairwise(text))
         pairs = self.pairs_of_words(text)
         green = sum(own_coin(self.key, *pair) for pair in pairs)
-        ahead = green - self.key.gamma * len(pairs) - aim * written
+        ahead = green - (expected or self.key.gamma) * len(pairs) - aim * written
         return min(max(1 - ahead / 10, 0.0), 1.0)
 
     def sides(self, x, at):

@@ -55,16 +55,24 @@ def count_pairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return how many green, distinct and written pairs the texts have so far: [B] each.
 
-    None has a special token, or one of the prompt. Green are distinct ones, as a detector counts.
+    Green are distinct ones, as a detector counts.
     """
-    tokens = torch.where(texts.revealed, texts.tokens, 0).long()  # a mask may be no token
-    there = texts.revealed & scored[tokens]
-    if texts.prompt_mask is not None:
-        there &= ~texts.prompt_mask
-    both, vocab_size = there[:, :-1] & there[:, 1:], len(scored)
-    pairs = torch.where(both, tokens[:, :-1] * vocab_size + tokens[:, 1:], -1).sort(1).values
+    (left, right, both), vocab_size = written_pairs(texts, scored), len(scored)
+    pairs = torch.where(both, left * vocab_size + right, -1).sort(1).values
     distinct = pairs >= 0
     distinct[:, 1:] &= pairs[:, 1:] != pairs[:, :-1]
     left, right = pairs.clamp(min=0) // vocab_size, pairs.clamp(min=0) % vocab_size
     colours = pair_colours(green, left, right, distinct) & distinct
     return colours.sum(1), distinct.sum(1), both.sum(1)
+
+
+def written_pairs(texts: Block | State, scored: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the left and right tokens of all places, [B, L - 1] each, and where a pair is written.
+
+    None has a special token, or one of the prompt.
+    """
+    tokens = torch.where(texts.revealed, texts.tokens, 0).long()  # a mask may be no token
+    there = texts.revealed & scored[tokens]
+    if texts.prompt_mask is not None:
+        there &= ~texts.prompt_mask
+    return tokens[:, :-1], tokens[:, 1:], there[:, :-1] & there[:, 1:]

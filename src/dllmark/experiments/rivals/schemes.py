@@ -145,6 +145,14 @@ def _order(name: str) -> MakeMark:
     return mark
 
 
+def _expecting(
+    key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+) -> Watermark:
+    from dllmark.experiments.rivals.aim import Expecting
+
+    return Expecting(key, tokenizer, delta, temperature)
+
+
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
     from dllmark.experiments.rivals.expected import Biased
 
@@ -194,6 +202,7 @@ SCHEMES = {
         *map(_ours, STRATEGIES.values()),
         Scheme("joint-order", _order("JointOrder"), delta=3.6, orders=("low_confidence",)),
         Scheme("adaptive-joint-ordered", _order("Ordered"), delta=5.4, orders=("low_confidence",)),
+        Scheme("adaptive-joint-expecting", _expecting, delta=5.4, orders=("low_confidence",)),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
