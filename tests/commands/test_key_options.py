@@ -293,9 +293,9 @@ def test_a_label_without_a_ring_is_refused(run, key_file, command):
 def test_serve_takes_a_ring_or_the_key_in_the_environment(run, ring, key, key_file, monkeypatch):
     served = []
     monkeypatch.setattr("dllmark.commands.serve._run", lambda service, *_: served.append(service))
-    assert run("serve", "--keyring", ring, "--model", "none").status == 0
+    assert run("serve", "--port", 0, "--keyring", ring, "--model", "none").status == 0
     monkeypatch.setenv("DLLMARK_KEY", key_file.read_text())
-    assert run("serve", "--model", "none").status == 0
+    assert run("serve", "--port", 0, "--model", "none").status == 0
     assert [len(service.keys) for service in served] == [3, 1]
     assert served[1].key == key
     for service in served:
@@ -303,7 +303,7 @@ def test_serve_takes_a_ring_or_the_key_in_the_environment(run, ring, key, key_fi
 
 
 def test_serve_refuses_a_label_where_it_marks_nothing(run, ring):
-    result = run("serve", "--keyring", ring, "--label", "blog", "--model", "none")
+    result = run("serve", "--port", 0, "--keyring", ring, "--label", "blog", "--model", "none")
     assert (result.status, "nothing is marked here: leave it out" in result.err) == (2, True)
 
 
@@ -330,5 +330,5 @@ def test_a_running_server_asks_for_no_passphrase(ring, key, other_key_file, type
 
 def test_serve_refuses_an_empty_ring(run, tmp_path):
     KeyRing.create(tmp_path / "empty")
-    result = run("serve", "--keyring", tmp_path / "empty", "--model", "none")
+    result = run("serve", "--port", 0, "--keyring", tmp_path / "empty", "--model", "none")
     assert (result.status, "the ring is empty: make a key" in result.err) == (2, True)

@@ -54,7 +54,7 @@ def test_a_signal_finishes_the_text_that_is_written(run, key_file, monkeypatch, 
     monkeypatch.setattr(command, "_listen", lambda host, port: listening)
     client = Client(f"http://127.0.0.1:{listening.getsockname()[1]}")
     client.start()
-    result = run("serve", "--key", key_file)
+    result = run("serve", "--port", 0, "--key", key_file)
     client.join()
     assert result.status == 0
     assert result.err.startswith(f"serving on {client.url} ")
@@ -111,7 +111,7 @@ REFUSED = {
 @pytest.mark.parametrize(("options", "reason"), REFUSED.values(), ids=REFUSED)
 def test_it_refuses_to_start_in_one_line(run, key_file, options, reason):
     model = [] if "--model" in options else ["--model", "none"]
-    result = run("serve", "--key", key_file, *model, *options)
+    result = run("serve", "--port", 0, "--key", key_file, *model, *options)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert reason in result.err
 
@@ -124,8 +124,8 @@ def test_a_tokenizer_that_moved_can_be_pointed_to(run, key, tokenizer, tmp_path,
     moved = WatermarkKey(key.secret, key.gamma, TokenizerId(str(old), tokenizer.fingerprint))
     moved.save(tmp_path / "moved.key")
     options = ["--key", tmp_path / "moved.key", "--model", "none"]
-    assert f"there is no tokenizer {old}" in run("serve", *options).err
-    assert run("serve", *options, "--tokenizer", new).status == 0
+    assert f"there is no tokenizer {old}" in run("serve", "--port", 0, *options).err
+    assert run("serve", "--port", 0, *options, "--tokenizer", new).status == 0
     assert [service.tokenizer.name for service in served] == [str(new)]
 
 
@@ -136,7 +136,7 @@ def test_the_payloads_that_are_looked_for_are_chosen_at_the_start(
     monkeypatch.setattr(command, "_run", lambda service, *_: served.append(service))
     (tmp_path / "customers.txt").write_text("acme\nglobex\n")
     for options in ([], ["--payload-bits", 8], ["--payloads", tmp_path / "customers.txt"]):
-        assert run("serve", "--key", key_file, "--model", "none", *options).status == 0
+        assert run("serve", "--port", 0, "--key", key_file, "--model", "none", *options).status == 0
     assert [len(service.payloads) for service in served] == [65536, 256, 2]
 
 
@@ -148,16 +148,29 @@ def test_a_port_that_is_taken_is_told(run, key_file):
     assert f"cannot listen on 127.0.0.1, port {port}" in result.err
 
 
-def test_without_the_extra_it_says_what_to_install(run, key_file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    result = run("serve", "--key", key_file)
-    assert (result.status, result.out) == (2, "")
-    assert result.err == "error: serving needs uvicorn: pip install 'dllmark[serve]'\n"
+@pytest.fixture
+def no_weights(monkeypatch):
+    """Fails where the weights of a model are read."""
+    monkeypatch.setattr("dllmark.models.loading.read_transformer", lambda *_: pytest.fail("read"))
 
 
-def test_a_model_that_needs_another_sampler_is_refused_before_it_is_served(run, tmp_path, one_core):
+@pytest.mark.usefixtures("no_weights")
+def test_what_cannot_be_served_is_told_before_a_model_is_loaded(run, key_file, tmp_path):
+    """A model of 8 billion parameters takes a minute."""
+    with command._listen("127.0.0.1", 0) as taken:
+        taken_port = run("serve", "--key", key_file, "--port", taken.getsockname()[1])
+    assert "cannot listen on 127.0.0.1" in taken_port.err
     write_checkpoint(tmp_path, sdar_config())
     run("keygen", "-o", tmp_path / "k", "--model", tmp_path)
-    refused = run("serve", "--key", tmp_path / "k", "--model", tmp_path)
-    assert refused.status == 2
-    assert "is a SDAR model: write with `dllmark generate" in refused.err.replace("\n", " ")
+    other_sampler = run("serve", "--port", 0, "--key", tmp_path / "k", "--model", tmp_path)
+    assert "is a SDAR model: write with `dllmark generate" in other_sampler.err.replace("\n", " ")
+    other_key = run("serve", "--port", 0, "--key", tmp_path / "k", "--model", "embedded")
+    assert "is for another tokenizer than embedded" in other_key.err
+    assert {one.status for one in (taken_port, other_sampler, other_key)} == {2}
+
+
+def test_without_the_extra_it_says_what_to_install(run, key_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = run("serve", "--port", 0, "--key", key_file)
+    assert (result.status, result.out) == (2, "")
+    assert result.err == "error: serving needs uvicorn: pip install 'dllmark[serve]'\n"

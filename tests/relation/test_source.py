@@ -162,7 +162,7 @@ def test_commands_given_a_key_of_another_version_say_what_to_do(run, old_key, tm
     for command in (
         ["detect"],
         ["generate", "Why?"],
-        ["serve", "--model", "none"],
+        ["serve", "--port", 0, "--model", "none"],
         ["scan", tmp_path, "-o", tmp_path / "out"],
     ):
         result = run(*command, "--key", old_key, stdin="Some words.")

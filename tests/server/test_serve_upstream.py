@@ -322,7 +322,7 @@ def test_the_command_needs_no_torch(server, key_file):
     (["--upstream", "http://127.0.0.1/v1", "--upstream-timeout", "0"], "more than 0 seconds"),
 ])  # fmt: skip
 def test_the_command_refuses_what_does_not_go_together(run, key_file, options, message):
-    result = run("serve", "--key", key_file, *options)
+    result = run("serve", "--port", 0, "--key", key_file, *options)
     assert result.status != 0
     assert message in " ".join(result.err.split())
     assert "hunter2" not in result.err + result.out

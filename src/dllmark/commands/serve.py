@@ -139,8 +139,9 @@ def serve(
         model = "none"
         behind = Upstream(upstream, os.environ.get(KEY_VARIABLE) or None, upstream_timeout)
     source = ring or all_keys(key)
-    service = _service(source, model, tokenizer, limits, fpr, public, label, behind, space)
-    _run(service, tokens, host, port)
+    with _listen(host, port) as listening:  # what cannot be shows before a model is loaded
+        service = _service(source, model, tokenizer, limits, fpr, public, label, behind, space)
+        _run(service, tokens, listening)
 
 
 def _service(
@@ -156,7 +157,7 @@ def _service(
 ) -> Service:
     """Load the model, or if it is `none` the tokenizer alone, from `at` if given."""
     from dllmark.relation.tokenizer import load_tokenizer, source_of_model
-    from dllmark.server.service import Service
+    from dllmark.server.service import Service, check_tokenizers
 
     keys = source if isinstance(source, list) else source.all_keys()
     if not keys:
@@ -167,25 +168,26 @@ def _service(
     with working("loading torch"):
         import torch
 
-        from dllmark.models.loading import load_model
+        from dllmark.models.loading import load_model, read_family
 
     # One core is left to detection: it must answer while a text is written.
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     marking = keys[0] if isinstance(source, list) else current_key(source, label, model)
     name = model or marking.tokenizer.name
-    with working(f"loading {name}"):
-        loaded = load_model(source_of_model(name))
-    if loaded.config.block_causal:
+    family = read_family(source_of_model(name))
+    if family.fixed.get("block_causal"):
         raise InputError(
-            f"this server writes with LLaDA's sampler, and {name} is a {loaded.family.name} model: "
+            f"this server writes with LLaDA's sampler, and {name} is a {family.name} model: "
             "write with `dllmark generate --sampler llada2`; --model none detects"
         )
+    check_tokenizers(keys if isinstance(source, list) else [marking], load_tokenizer(name))
+    with working(f"loading {name}"):
+        loaded = load_model(source_of_model(name))
     return Service(source, loaded.tokenizer, loaded, limits, fpr, public, label, payloads=payloads)
 
 
-def _run(service: Service, tokens: Tokens | None, host: str, port: int) -> None:
+def _run(service: Service, tokens: Tokens | None, listening: socket.socket) -> None:
     """Serve until a signal; what runs then is finished first, and a second Ctrl-C ends that."""
-    listening = _listen(host, port)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # uvicorn ends by raising the signal it got once more: to have finished is no failure.
     for each in (signal.SIGTERM, signal.SIGINT):

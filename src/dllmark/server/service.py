@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,6 +79,21 @@ class FixedKeys:
         """Count nothing: that is for rings."""
 
 
+def check_tokenizers(keys: Iterable[WatermarkKey], tokenizer: Tokenizer) -> None:
+    """Raise `MismatchError` where a key is for another tokenizer than the one that is served.
+
+    >>> check_tokenizers([key], Detector(key).tokenizer)
+    """
+    for key in keys:
+        check_version(key, tokenizer)
+        if key.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise MismatchError(
+                f"key {key.id} is for another tokenizer than {tokenizer.name}: a server works with "
+                "one tokenizer, so start another one for that key, or make a key for this one with "
+                "`dllmark keygen`"
+            )
+
+
 @dataclass
 class Service:
     """The parts of a server: keys, or a ring of them; a tokenizer, the model's if there is one.
@@ -103,14 +118,7 @@ class Service:
         self._ring = self.source if isinstance(self.source, KeyRing) else FixedKeys(self.source)
         if not self.keys:
             raise InputError("give at least one key")
-        for key in self.keys if fixed else ():
-            check_version(key, self.tokenizer)
-            if key.tokenizer.fingerprint != self.tokenizer.fingerprint:
-                raise MismatchError(
-                    f"key {key.id} is for another tokenizer than {self.tokenizer.name}: a server "
-                    "works with one tokenizer, so start another one for that key, or make a key "
-                    "for this one with `dllmark keygen`"
-                )
+        check_tokenizers(self.keys if fixed else [], self.tokenizer)
         self._detectors: tuple[Sequence[WatermarkKey], dict[Any, FamilyDetector]] = ((), {})
         self._tokenizers = {self.tokenizer.fingerprint: self.tokenizer}
         self.detector(self.fpr)  # raises for a rate that is none
