@@ -6,6 +6,7 @@ The page itself is tested in a browser, in tests/experiments/test_report_page.py
 import hashlib
 import json
 from html import escape
+from pathlib import Path
 
 import pytest
 from samples import marked_text, plain_text
@@ -13,6 +14,7 @@ from samples import marked_text, plain_text
 from dllmark.commands.sampler_options import make_sampler
 from dllmark.detection.detector import Detector
 from dllmark.experiments import batches
+from dllmark.models.loading import EMBEDDED
 
 
 def lines(path, rows):
@@ -162,10 +164,20 @@ def test_a_key_of_another_tokenizer_is_told_what_to_do(run, files, small_tokeniz
         assert "make a key for it with `dllmark keygen --model other`" in result.err
 
 
+TINY = ("config.json", "tokenizer.json", "model.safetensors.index.json",
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")  # fmt: skip
+FIRST, LAST = TINY[-2:]
+
+
 @pytest.fixture
 def small(loaded_models, small_key, tmp_path, monkeypatch):
-    """A small model in place of every other, its key, prompts and nulls."""
+    """A small model in place of every other, its files, its key, prompts and nulls."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    for name in TINY:
+        (tmp_path / "tiny" / name).write_bytes(name.encode() * 200_000)
+    index = {"weight_map": {"b": LAST, "a": FIRST, "c": LAST}}
+    (tmp_path / "tiny" / TINY[2]).write_text(json.dumps(index))
     small_key.save(tmp_path / "small.key")
     lines(tmp_path / "prompts.jsonl", [{"prompt": f"w{number}"} for number in range(8)])
     text = " ".join(f"w{number * number % 31}" for number in range(60))
@@ -256,3 +268,121 @@ def test_a_report_is_of_texts_as_generate_writes_them(run, small, monkeypatch, m
     assert set(samplers) == {usual}
     told = said["cache"], said["block"], said["apart"], said["tokens a step"]
     assert told == (usual.cache, usual.block_length, usual.apart, 64 // usual.steps)
+
+
+def digests(folder):
+    """The files of the small model with their SHA-256, by hashlib."""
+    return [(n, hashlib.sha256((folder / "tiny" / n).read_bytes()).hexdigest()) for n in TINY]
+
+
+def told(record):
+    """The files of the model with their SHA-256, as a report tells them."""
+    return [(one["name"], one["sha256"]) for one in record["inputs"] if one["purpose"] == "model"]
+
+
+def test_a_report_tells_the_hash_of_every_file_of_the_model(run, small, tmp_path):
+    record = run(*SMALL, "-o", "out", "--json").json
+    assert told(record) == digests(tmp_path)
+    assert [one["purpose"] for one in record["inputs"]] == ["prompts", *["model"] * 5, "nulls"]
+    assert {one["rows"] for one in record["inputs"]} == {8, None}
+    page = (tmp_path / "out" / "report.html").read_text()
+    for name, digest in digests(tmp_path):
+        assert f'<th scope="row">model</th><td>{name}</td><td>–</td>' in page
+        assert digest in page
+    kept = (tmp_path / "out" / "model.sha256").read_text()
+    assert kept == "".join(f"{digest}  {name}\n" for name, digest in digests(tmp_path))
+    for text in (page, kept, json.dumps(record["inputs"])):
+        assert str(tmp_path) not in text
+
+
+def test_the_files_of_the_embedded_model_are_told_too(run, small):
+    record = run(*SMALL, "--model", "embedded", "-o", "out", "--json").json
+    names = ["config.json", "tokenizer.json", "model.safetensors"]
+    contents = [(EMBEDDED / name).read_bytes() for name in names]
+    expected = [hashlib.sha256(content).hexdigest() for content in contents]
+    assert told(record) == [*zip(names, expected, strict=True)]
+
+
+def test_another_shard_makes_another_report(run, small, tmp_path):
+    before = told(run(*SMALL, "-o", "one", "--json").json)
+    (tmp_path / "tiny" / LAST).write_bytes(b"other weights")
+    after = told(run(*SMALL, "-o", "two", "--json").json)
+    assert after == digests(tmp_path)
+    assert {name for name, _ in set(before) ^ set(after)} == {LAST}
+
+
+def test_the_files_of_the_model_are_read_once_a_run(run, small, monkeypatch):
+    opened, open_file = [], Path.open
+
+    def noted(path, *mode, **options):
+        opened.append(path.name)
+        return open_file(path, *mode, **options)
+
+    monkeypatch.setattr(Path, "open", noted)
+    assert run(*SMALL, "-o", "out").status == 0
+    assert [opened.count(shard) for shard in (FIRST, LAST)] == [1, 1]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_report_does_not_go_on_with_other_weights(run, small, tmp_path, monkeypatch, stopped):
+    write, written = batches.write_batch, []
+
+    def killed_in_the_third(model, batch):
+        written.append(batch)
+        if stopped and len(written) == 3:
+            raise KeyboardInterrupt
+        return write(model, batch)
+
+    monkeypatch.setattr(batches, "write_batch", killed_in_the_third)
+    assert run(*SMALL, "-o", "out").status == (130 if stopped else 0)
+    shard, count = tmp_path / "tiny" / LAST, len(written)
+    weights = shard.read_bytes()
+    shard.write_bytes(b"other weights")
+    result = run(*SMALL, "-o", "out")
+    assert result.status == 2
+    assert f"{LAST} is not the one that wrote the texts in out (files of the mo" in result.err
+    assert "differ from out/model.sha256: 1): give another output folder, or the" in result.err
+    assert len(written) == count
+    shard.write_bytes(weights)
+    assert told(run(*SMALL, "-o", "out", "--json").json) == digests(tmp_path)
+
+
+def test_other_weights_are_welcome_as_long_as_there_is_no_text(run, small, tmp_path, monkeypatch):
+    def killed(model, batch):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "write_batch", killed)
+        assert run(*SMALL, "-o", "out").status == 130
+    (tmp_path / "tiny" / FIRST).write_bytes(b"downloaded again")
+    assert told(run(*SMALL, "-o", "out", "--json").json) == digests(tmp_path)
+
+
+def test_texts_of_unknown_weights_are_taken_as_given_texts_only(run, small, tmp_path):
+    assert run(*SMALL, "-o", "out").status == 0
+    (tmp_path / "out" / "model.sha256").unlink()
+    result = run(*SMALL, "-o", "out")
+    assert result.status == 2
+    assert "nothing says which weights wrote the texts in out: give another out" in result.err
+    assert "or these texts as --marked and --unmarked" in result.err
+    [marked, unmarked] = sorted((tmp_path / "out" / "texts" / "answered").glob("*.jsonl"))
+    others = [one for one in SMALL if one not in ("--prompts", "prompts.jsonl", "--tokens", "64")]
+    texts = ["--marked", marked, "--unmarked", unmarked]
+    given = run(*others, *texts, "-o", "given", "--json")
+    assert given.status == 0, given.err
+    assert told(given.json) == []
+    assert any("takes the files at their word" in line for line in given.json["not_tested"])
+
+
+def test_a_shard_that_is_not_there_is_said_before_anything_is_written(run, small, tmp_path):
+    (tmp_path / "tiny" / FIRST).unlink()
+    result = run(*SMALL, "-o", "out")
+    assert result.status == 2
+    assert f"{FIRST} is not in tiny though model.safetensors.index.json names it" in result.err
+    assert not [*(tmp_path / "out").rglob("*.jsonl")]
+
+
+def test_where_there_is_no_terminal_hashing_says_how_far_it_is(run, small, monkeypatch):
+    monkeypatch.setattr("dllmark.terminal.SILENCE", 0.0)
+    result = run(*SMALL, "-o", "out")
+    assert "hashing the model (MB): 100 %" in result.err

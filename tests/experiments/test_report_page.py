@@ -54,7 +54,7 @@ def written(key, tokenizer, tmp_path_factory):
     texts = given_texts(marked, plain, {"model": HOSTILE}, None)
     texts = replace(texts, step=StepTime(0.5, 0.51, 8, "a machine"))
     families = {HOSTILE: [one.text for one in plain], "a family": [plain[0].text]}
-    files = [InputFile("nulls", HOSTILE, "ab" * 32, 6)]
+    files = [InputFile("nulls", HOSTILE, "ab" * 32, 6), InputFile("model", HOSTILE, "c" * 64, None)]
     report = evaluate(Detector(key, tokenizer), texts, families, [], files, "dllmark report " * 9)
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page(report), encoding="utf-8")

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from dllmark.errors import ModelError, TokenizerError
 from dllmark.models.families import DREAM, EMBEDDED, LLADA
 from dllmark.models.loading import EMBEDDED as EMBEDDED_FOLDER
-from dllmark.models.loading import HUB_FILES, load_model
+from dllmark.models.loading import HUB_FILES, load_model, model_files
 
 CONFIGS = [
     llada_config(),
@@ -236,6 +236,14 @@ def test_only_data_files_of_a_repository_on_the_hub_are_downloaded(folder, monke
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     model = load_model("GSAI-ML/LLaDA-8B-Instruct")
     assert model.name == model.tokenizer.name == "GSAI-ML/LLaDA-8B-Instruct"
+
+
+def test_the_files_of_a_model_come_in_a_fixed_order_the_weights_last(tmp_path):
+    write_checkpoint(tmp_path, dream_config(), shards=2)
+    write_qwen_files(tmp_path, (tmp_path / "tokenizer.json").read_text())
+    small = ["config", "tokenizer", "vocab", "merges", "tokenizer_config"]
+    weights = ["model.safetensors.index", "model-00001-of-00002", "model-00002-of-00002"]
+    assert [path.stem for path in model_files(str(tmp_path))] == [*small, *weights]
 
 
 def test_a_repository_that_cannot_be_reached_is_one_line(monkeypatch):

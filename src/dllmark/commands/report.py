@@ -162,7 +162,8 @@ def report(
             parts = _Lab(
                 source, chosen, detector.tokenizer, output, judged, batch, device, on_stage
             )
-            texts, files = _written(dataset, protocol, setting, parts), [file]
+            texts, model_files = _written(dataset, protocol, setting, parts)
+            files = [file, *model_files]
         made = evaluate(
             detector, texts, families, [one for one, _ in rewritten],
             [*files, *inputs, *(file for _, file in rewritten)], command_line(), on_stage,
@@ -219,19 +220,21 @@ def _protocol(model: str, samples: int, tokens: int, suppress_end: bool) -> Prot
     )  # fmt: skip
 
 
-def _written(dataset: Dataset, protocol: Protocol, setting: Setting, parts: _Lab) -> Texts:
+def _written(
+    dataset: Dataset, protocol: Protocol, setting: Setting, parts: _Lab
+) -> tuple[Texts, list[InputFile]]:
     """Have the model write what the folder lacks."""
     from dllmark.experiments.batches import LocalWriter
     from dllmark.experiments.evaluation.run import written_texts
     from dllmark.experiments.lab import Lab
-    from dllmark.models.loading import load_model
+    from dllmark.models.loading import load_model, model_files
 
     lab = Lab(
         parts.model, parts.tokenizer, [dataset], parts.folder, protocol,
         LocalWriter(lambda: load_model(parts.model, device=parts.device)), parts.judge, parts.batch,
         command=command_line(), on_batch=parts.on_stage, own_key=parts.key,
     )  # fmt: skip
-    return written_texts(lab, dataset, setting)
+    return written_texts(lab, dataset, setting, model_files(parts.model))
 
 
 def _given(

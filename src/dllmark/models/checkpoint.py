@@ -65,7 +65,7 @@ def read_transformer(
         transformer = Transformer(config)
     places = _places(family, config)
     expected = {name: tuple(_parameter(transformer, place).shape) for name, place in places.items()}
-    shapes = {path: _shapes(path) for path in _weight_files(folder)}
+    shapes = {path: _shapes(path) for path in weight_files(folder)}
     if config.tied_head:  # the embedding is the head, also where one is stored
         for part in shapes.values():
             part.pop(family.names["head.weight"], None)
@@ -109,7 +109,7 @@ def _keep_in_few_bits(transformer: Transformer, kept: dict[str, tuple[Tensor, Te
             packed.put(transformer, name, parts, few_bits.FewBitsLinear(stored, scale, bias))
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a model, one or the shards its index names."""
     if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]

@@ -13,7 +13,7 @@ import torch
 from dllmark.errors import ModelError
 from dllmark.models import chat_template, few_bits, packed
 from dllmark.models.chat_template import ChatTemplate, read_chat_template
-from dllmark.models.checkpoint import INDEX, read_json, read_transformer
+from dllmark.models.checkpoint import INDEX, read_json, read_transformer, weight_files
 from dllmark.models.config_json import read_config
 from dllmark.models.families import FAMILIES, Family
 from dllmark.models.transformer import Config, Transformer
@@ -25,10 +25,10 @@ EMBEDDED = Path(__file__).parent / "embedded"
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-HUB_FILES = [
-    "config.json", TOKENIZER_FILE, *qwen_tokenizer.FILES, chat_template.FILE,
-    "model*.safetensors", INDEX,
-]  # fmt: skip
+SMALL_FILES = ["config.json", TOKENIZER_FILE, *qwen_tokenizer.FILES, chat_template.FILE, INDEX]
+"""What a model may have beside its weights."""
+
+HUB_FILES = [*SMALL_FILES, "model*.safetensors"]
 """All that is ever downloaded of a repository: data, and a template that a sandbox fills in."""
 
 
@@ -119,6 +119,19 @@ def read_family(source: str) -> Family:
     """
     folder = _folder(source)
     return _family(folder, read_json(folder / "config.json"))
+
+
+def model_files(source: str) -> list[Path]:
+    """Return the files of a model that `load_model` takes, the weights last, in a fixed order.
+
+    Their hashes prove which model it was; its name does not.
+
+    >>> [path.name for path in model_files("embedded")]
+    ['config.json', 'tokenizer.json', 'model.safetensors']
+    """
+    folder = _folder(source)
+    small = [folder / name for name in SMALL_FILES]
+    return [*filter(Path.exists, small), *weight_files(folder)]
 
 
 def _device(name: str) -> torch.device:

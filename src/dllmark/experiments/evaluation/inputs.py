@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,15 @@ MOST_FAMILIES = 50
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file that was read: what for, its name without its folder, its hash, and its lines."""
+    """A file that was read: what for, its name without its folder, its hash, and its lines.
+
+    A file of a model has no lines to count: its `rows` are None.
+    """
 
     purpose: str
     name: str
     sha256: str
-    rows: int
+    rows: int | None
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,15 @@ class Sample:
     prompt: str | None = None
 
 
-def input_file(purpose: str, path: str, rows: int) -> InputFile:
-    """Return what a report says of a file."""
+def input_file(
+    purpose: str, path: str, rows: int | None, on_read: Callable[[int], None] = lambda size: None
+) -> InputFile:
+    """Return what a report says of a file; `on_read` hears of the bytes of each piece."""
     digest = hashlib.sha256()
     with reading(path), Path(path).open("rb") as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
+            on_read(len(piece))
     return InputFile(purpose, Path(path).name, digest.hexdigest(), rows)
 
 

@@ -214,9 +214,10 @@ def _not_tested(report: Evaluation) -> str:
 def _origin(report: Evaluation) -> str:
     settings = [[escape(name), escape(str(value))] for name, value in report.settings.items()]
     files = [
-        [escape(one.purpose), escape(one.name), f"{one.rows:,}", f"<code>{one.sha256}</code>"]
+        [escape(one.purpose), escape(one.name), "–" if one.rows is None else f"{one.rows:,}",
+         f"<code>{one.sha256}</code>"]
         for one in report.inputs
-    ]
+    ]  # fmt: skip
     made = [[escape(name), f"<code>{escape(one)}</code>"] for name, one in report.made.items()]
     return "".join([
         '<section id="origin"><h2>How it was made</h2>',

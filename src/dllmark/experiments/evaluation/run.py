@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,7 @@ from dllmark.experiments.evaluation.measures import (
 )
 from dllmark.experiments.evaluation.page import page
 from dllmark.experiments.evaluation.record import Evaluation
+from dllmark.experiments.evaluation.weights import check_model, hashed_model
 from dllmark.experiments.evaluation.words import conclude, not_tested
 from dllmark.experiments.lab import Lab
 from dllmark.experiments.p_values import Floats
@@ -56,13 +57,23 @@ class Texts:
     from_files: bool = False
 
 
-def written_texts(lab: Lab, dataset: Dataset, setting: Setting) -> Texts:
-    """Have a model write what its folder lacks, and return all texts with their perplexities."""
+def written_texts(
+    lab: Lab, dataset: Dataset, setting: Setting, model_files: Sequence[Path]
+) -> tuple[Texts, list[InputFile]]:
+    """Have a model write what its folder lacks, and return all texts with their perplexities.
+
+    Also return what the report says of the model's files, those that wrote the texts.
+    """
     if len(dataset.prompts) < FEWEST:
         raise InputError(
             f"{len(dataset.prompts)} prompts are too few to say anything: give at least "
             f"{FEWEST}, better 100"
         )
+    model = hashed_model(
+        model_files, lambda done, total: lab.on_batch("hashing the model (MB)", done, total)
+    )
+    check_model(lab.folder, model)
+    lab.on_batch("writing", 0, len(dataset.prompts))  # loading the model comes first
     unmarked = lab.texts(dataset, setting.unmarked)
     check_lengths([len(text["ids"]) for text in unmarked], "unmarked")  # before the others
     sides = [
@@ -84,12 +95,13 @@ def written_texts(lab: Lab, dataset: Dataset, setting: Setting) -> Texts:
         "texts may end early": not lab.protocol.suppress_end,
         "prompts": f"{len(numbers)}, {dataset.name}", "batch": lab.batch_size,
     }  # fmt: skip
-    return Texts(
+    texts = Texts(
         sides[0], sides[1], settings, lab.judge,
         (lab.perplexity(dataset, setting.unmarked, numbers),
          lab.perplexity(dataset, setting, numbers)) if lab.judge else None,
         step, {"texts": summary(notes)}, tuple(why_not),
     )  # fmt: skip
+    return texts, model
 
 
 def _step_time(notes: list[Written], setting: Setting, steps: int) -> StepTime | None:
