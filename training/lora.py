@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -96,10 +97,20 @@ def save(model: Transformer, path: Path) -> None:
 @torch.no_grad()
 def load(model: Transformer, path: Path) -> None:
     """Read adapters of the same rank that `save` wrote."""
-    found, parts = load_file(path), learned(model)
-    same = found.keys() == {name + end for name in parts for end in ("", SCALE_OF)}
-    if not same or any(found[name].shape != part.shape for name, part in parts.items()):
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise SystemExit(
+            f"cannot read the adapter {path} ({error}): give the adapter.safetensors of a run, "
+            "copied or downloaded again if it is cut short"
+        ) from None
+    parts = learned(model)
+    shapes = {name: part.shape for name, part in parts.items()}
+    shapes |= {name + SCALE_OF: (*shape[:-1], 1) for name, shape in shapes.items()}
+    if {name: part.shape for name, part in found.items()} != shapes:
         raise SystemExit(f"the adapter {path} is of another model or rank: give its own --rank")
+    if not all(found[name + SCALE_OF].float().isfinite().all() for name in parts):
+        raise SystemExit(f"the adapter {path} is damaged, a scale is no number: copy it again")
     for name, part in parts.items():
         part.copy_(found[name].float() * found[name + SCALE_OF].float())
 

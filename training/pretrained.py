@@ -3,7 +3,7 @@
 Usage: python training/pretrained.py model.gguf --vocabulary 16384 --out tokenizer.json
 
 Writes the tokenizer with a mask in it, cut to its first ids. The functions read the weights of the
-same file and write checkpoints that the Dream loader reads. Needs `pip install gguf transformers`.
+same file and write checkpoints that the Dream loader reads. Needs `pip install gguf`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dllmark.models.families import DREAM
 from dllmark.models.transformer import Config, Transformer
+from dllmark.relation.qwen_tokenizer import SPLIT as QWEN_WORDS
 from lora import merged
 
 NEEDED = (*DREAM.ends, "<|im_start|>")
@@ -43,14 +44,108 @@ NAMES = {
 """The parts of a block, in our words and in those of a GGUF file."""
 
 
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""How GPT-2's tokenizer cuts a text, which `tokenizers` also knows without being told."""
+
+KINDS = {"smollm": (WORDS, None), "qwen2": (QWEN_WORDS, {"type": "NFC"})}
+"""How a text is cut into words, and what becomes of it before, by a file's `tokenizer.ggml.pre`.
+
+SmolLM2's own tokenizer also takes each digit for a word. The embedded model learned without that.
+"""
+
+ENDS = ("bos", "eos", "unknown", "padding")
+"""The tokens that a GGUF file names by their ids: special, whatever type it gives them."""
+
+
+def tokenizer(gguf: Path) -> dict[str, Any]:
+    """Return the tokenizer.json of a GGUF file with a byte-level tokenizer.
+
+    It follows from the file alone. A library that converts it words it anew in each version, and
+    then a key refuses the tokenizer that it was made with.
+    """
+    from gguf import GGUFReader, TokenType
+
+    fields = GGUFReader(gguf).fields
+
+    def field(name: str) -> Any:
+        if (full := f"tokenizer.ggml.{name}") not in fields:
+            raise SystemExit(f"{gguf} has no {full}: give a GGUF file with its tokenizer in it")
+        return fields[full].contents()
+
+    if (model := field("model")) != "gpt2":
+        raise SystemExit(f"{gguf} has a tokenizer {model!r}: only byte-level ones (gpt2) are read")
+    if (kind := field("pre")) not in KINDS:
+        raise SystemExit(
+            f"{gguf} cuts text into words as {kind!r}, of which only {', '.join(KINDS)} are known: "
+            "add it to KINDS in training/pretrained.py"
+        )
+    names, types = field("tokens"), field("token_type")
+    ends = [f"{end}_token_id" for end in ENDS if f"tokenizer.ggml.{end}_token_id" in fields]
+    special = {id_ for id_, type_ in enumerate(types) if type_ == TokenType.CONTROL}
+    special |= {field(end) for end in ends}
+    whole = special | {id_ for id_, type_ in enumerate(types) if type_ == TokenType.USER_DEFINED}
+    added = [added_token(id_, names[id_], id_ in special) for id_ in sorted(whole)]
+    vocabulary = {name: id_ for id_, name in enumerate(names) if types[id_] != TokenType.UNUSED}
+    merges = [merge.split(" ") for merge in field("merges")]
+    return tokenizer_json(kind, added, vocabulary, merges)
+
+
+def added_token(id_: int, content: str, special: bool) -> dict[str, Any]:
+    """Return the entry of a token that stands for itself wherever it stands in a text."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": id_, "content": content, **flags, "special": special}
+
+
+def tokenizer_json(
+    kind: str, added: list[dict[str, Any]], vocabulary: dict[str, int], merges: list[list[str]]
+) -> dict[str, Any]:
+    """Return a tokenizer.json, every field in it, in the order in which `tokenizers` writes them.
+
+    It adds no tokens to a text, and says itself how it cuts one into words, as scans need it.
+    """
+    words, normalizer = KINDS[kind]
+    split = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
+    letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    first, second = ({"Sequence": {"id": name, "type_id": id_}} for id_, name in enumerate("AB"))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": normalizer,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [split, {**letters, "use_regex": False}],
+        },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first],
+            "pair": [first, second],
+            "special_tokens": {},
+        },
+        "decoder": {**letters, "add_prefix_space": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }
+
+
 def with_mask(record: dict[str, Any], mask: int) -> dict[str, Any]:
-    """Return a tokenizer.json with a mask at this id; names that only fill up the end go."""
-    kept = {name: id_ for name, id_ in record["model"]["vocab"].items() if id_ < mask}
-    vocabulary = {name: id_ for name, id_ in kept.items() if not name.startswith("[PAD")}
-    added = [entry for entry in record["added_tokens"] if entry["content"] in vocabulary]
-    entry = {**added[0], "id": mask, "content": DREAM.mask, "special": True}
+    """Return a tokenizer.json with a mask at this id; ids from there on go."""
+    vocabulary = {name: id_ for name, id_ in record["model"]["vocab"].items() if id_ < mask}
+    added = [entry for entry in record["added_tokens"] if entry["id"] < mask]
+    added.append(added_token(mask, DREAM.mask, special=True))
     model = {**record["model"], "vocab": {**vocabulary, DREAM.mask: mask}}
-    return {**record, "added_tokens": [*added, entry], "model": model}
+    return {**record, "added_tokens": added, "model": model}
 
 
 MESSAGE = DREAM.chat_message.replace("{role}", "{{ message.role }}")
@@ -60,19 +155,6 @@ CHAT_TEMPLATE = (
     + f"{{% endfor %}}{{{{ {json.dumps(DREAM.chat_reply)} }}}}"  # jinja2 cuts a bare last newline
 )
 """How the model was taught to chat: as Dream, without a system's message of its own."""
-
-WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""How GPT-2's tokenizer cuts a text, which `tokenizers` also knows without being told."""
-
-
-def told_how(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer.json that says itself how it cuts text into words, as scans need it."""
-    before = record["pre_tokenizer"]
-    if before.get("type") != "ByteLevel" or not before["use_regex"]:
-        return record
-    split = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
-    steps = [split, {**before, "use_regex": False}]
-    return {**record, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
 
 
 def cut(record: dict[str, Any], size: int) -> dict[str, Any]:
@@ -93,7 +175,7 @@ def cut(record: dict[str, Any], size: int) -> dict[str, Any]:
     merges = [pair for pair in record["model"]["merges"] if "".join(pair) in vocabulary]
     added = sorted(special.values(), key=lambda entry: entry["id"])
     model = {**record["model"], "vocab": ordered, "merges": merges}
-    return told_how({**record, "added_tokens": added, "model": model})
+    return {**record, "added_tokens": added, "model": model}
 
 
 def numbers(gguf: Path, vocabulary: int | None) -> Config:
@@ -185,12 +267,8 @@ def main() -> None:
     parser.add_argument("--mask", type=int, default=151_666, help="its id, where all are kept")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    from transformers import AutoTokenizer
-
-    where, name = arguments.gguf.parent, arguments.gguf.name
-    whole = AutoTokenizer.from_pretrained(where, gguf_file=name).backend_tokenizer.to_str()
-    size = arguments.vocabulary
-    record = cut(json.loads(whole), size) if size else with_mask(json.loads(whole), arguments.mask)
+    whole, size = tokenizer(arguments.gguf), arguments.vocabulary
+    record = cut(whole, size) if size else with_mask(whole, arguments.mask)
     arguments.out.write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 """What `definition` reads of a folder."""
 
 # How Qwen2 cuts a text before it merges bytes: contractions, words, single digits, signs, blanks.
-_SPLIT = (
+SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -52,7 +52,7 @@ def definition(folder: Path) -> str:
             "pretokenizers": [
                 {
                     "type": "Split",
-                    "pattern": {"Regex": _SPLIT},
+                    "pattern": {"Regex": SPLIT},
                     "behavior": "Isolated",
                     "invert": False,
                 },
