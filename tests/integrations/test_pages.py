@@ -156,6 +156,6 @@ def test_the_comparison_names_every_adapter():
         re.findall(r"\]\(([\w-]+)\.md\)", (PAGES / "README.md").read_text(encoding="utf-8"))
     )
     adapters = {path.stem for path in Path(dream.__file__).parent.glob("*.py")}
-    others = {"__init__", "marker", "audit", "prompts"}
+    others = {"__init__", "marker", "audit", "prompt_memory"}
     assert listed == {name.replace("_", "-") for name in adapters - others}
     assert listed == {page.stem for page in PAGES.glob("*.md")} - {"README"}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllmark.errors import DllmarkError, InputError, MissingPackageError
 from dllmark.integrations.audit import RequestCount, audit_file
-from dllmark.integrations.prompts import PromptMemory
+from dllmark.integrations.prompt_memory import PromptMemory
 from dllmark.marking.strategies import ENGINE_DEFAULT
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.source import Source

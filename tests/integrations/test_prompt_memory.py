@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import MASK
 
-from dllmark.integrations.prompts import PromptMemory
+from dllmark.integrations.prompt_memory import PromptMemory
 
 PROMPT = torch.tensor([[0, 5, 9], [6, 7, 8]])
 BEGUN = torch.cat([PROMPT, torch.full((2, 4), MASK)], 1)
