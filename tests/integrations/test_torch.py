@@ -38,8 +38,9 @@ def test_each_text_of_a_batch_is_marked_and_padding_changes_nothing(model, optio
     assert torch.equal(marked[:, :5], prompts)
 
 
-def test_an_adaptive_mark_knows_what_the_model_wrote(model, options):
-    """The prompt never counts: not the one of a text before, and no earlier answer in it."""
+@pytest.mark.parametrize("after", [PROMPT.flip(1), PROMPT[:, :0]], ids=["asked", "continued"])
+def test_an_adaptive_mark_knows_what_the_model_wrote(model, options, after):
+    """The prompt never counts: no earlier answer in it, not even one that is to go on."""
     adaptive, prompt, seen = "adaptive-bidirectional", PROMPT, []
     plain, mark = (
         type(model).forward,
@@ -55,7 +56,7 @@ def test_an_adaptive_mark_knows_what_the_model_wrote(model, options):
                 expected = mark.bias(x, ~masked, before, everywhere, prompt_mask=given)
                 assert torch.equal(logits, torch.where(masked[..., None], expected, before))
             seen.clear()
-            prompt = torch.cat([text, PROMPT.flip(1)], 1)  # a conversation
+            prompt = torch.cat([text, after], 1)
 
 
 @pytest.mark.parametrize("said", [{}, {"shifted": True}])

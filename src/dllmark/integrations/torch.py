@@ -60,6 +60,7 @@ class _Hook:
 
     def __init__(self, marker: Marker, mask_id: int, shifted: bool) -> None:
         self._marker, self._mask_id, self._shifted = marker, mask_id, shifted
+        self._length = 0
         self._text: Tensor | None = None
         self._cached: Tensor | None = None  # held, so that no other cache gets its memory
 
@@ -84,6 +85,9 @@ class _Hook:
                 "the model cannot reach. Turn guidance off; to write without a prompt, put a start "
                 "token before the masks"
             )
+        if tokens.shape[1] != self._length:  # a longer one may be an answer that is to go on
+            self._marker.prompts.forget()
+        self._length = tokens.shape[1]
         self._marker.mark(tokens, ~masked, logits, masked, offset=int(self._shifted))
         keys = _keys(cache)
         whole = keys is not None and keys.shape[-2] == tokens.shape[1]
