@@ -104,6 +104,16 @@ def test_a_block_is_biased_as_the_end_of_the_whole_text(model, options, length, 
     assert marking.biased == positions > 0
 
 
+def test_to_an_adaptive_mark_an_answer_that_is_to_go_on_is_prompt(model, options):
+    settings = {**options, "strategy": "adaptive-bidirectional"}
+    first, second = DllmarkScheduler(model, **settings), DllmarkScheduler(model, **settings)
+    prompt = torch.arange(3, 11)[None]
+    answer = written(model, first, input_ids=prompt, gen_length=24)
+    more = {"input_ids": torch.cat([prompt, answer], 1), "gen_length": 24}
+    assert torch.equal(written(model, first, **more), written(model, second, **more))
+    assert first.prompts._prompt_mask.sum() == second.prompts._prompt_mask.sum() == 32
+
+
 def test_without_a_prompt_in_it_the_whole_block_is_biased(model, options):
     marking = DllmarkScheduler(model, **options)
     block = torch.full((2, 8), MASK)

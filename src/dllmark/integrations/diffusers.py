@@ -45,6 +45,11 @@ class DllmarkScheduler(Marker, BlockRefinementScheduler):  # type: ignore[misc] 
         self._seen: Tensor | None = None
         _watch(model, self)
 
+    def set_timesteps(self, *arguments: Any, **options: Any) -> None:
+        """Begin a text, as the pipeline does here: what it comes with is prompt."""
+        self.prompts.forget()
+        super().set_timesteps(*arguments, **options)
+
     def step(
         self,
         model_output: Tensor,
