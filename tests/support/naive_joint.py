@@ -62,11 +62,10 @@ class NaiveJoint(NaiveExpected):
         u = torch.rand(shape, generator=self.redraws, dtype=torch.float64)[0].tolist()
         if own[1] not in self.likely(rows[own[0]]):
             return own
-        before = self.chances(rows, places)
-        after = {pair: p * math.exp(gains[pair[0]][pair[1]] / self.temperature)
-                 for pair, p in before.items()}  # fmt: skip
-        before, after = ({pair: p / sum(one.values()) for pair, p in one.items()}
-                         for one in (before, after))  # fmt: skip
+        before = normal(self.chances(rows, places))
+        after = normal({pair: p * math.exp(gains[pair[0]][pair[1]] / self.temperature)
+                        for pair, p in before.items()})  # fmt: skip
+        after = self.cooled(rows, before, after)
         if u[0] * before[own] <= after[own]:
             return own
         more = {}
@@ -76,6 +75,10 @@ class NaiveJoint(NaiveExpected):
                 noise = math.log(-math.log(u[1 + number]))
                 more[pair] = math.log(after[pair] - before[pair]) - noise
         return max(more, key=more.__getitem__)
+
+    def cooled(self, rows, before, after):
+        """What becomes of the chances where they must not become less sure."""
+        return after
 
     def best(self, rows, places, gains):
         """At temperature 0: what is gained, less what logits must lose so that it comes first."""
@@ -111,6 +114,12 @@ class NaiveJoint(NaiveExpected):
         return found
 
 
+def normal(chances):
+    """Make some chances add up to 1."""
+    total = sum(chances.values())
+    return {pair: p / total for pair, p in chances.items()}
+
+
 class NaiveOrder(NaiveJoint):
     """Each chance is the mean over all keys, under which every pair is green with γ."""
 
@@ -133,19 +142,45 @@ class NaiveOrder(NaiveJoint):
 class NaiveAdaptive(NaiveJoint):
     """Strong until a text is ahead of its aim, and none where it is ten green pairs ahead."""
 
+    aim = 1 / 36  # how far above γ, for each unit of δ
+
     def needed(self, x):
-        return self.share(x, self.delta / 36)
+        return self.share(x, self.aim * self.delta)
+
+
+class NaiveCooled(NaiveAdaptive):
+    """What is surer becomes likelier, until what is written is as sure as without the mark."""
+
+    aim = 1 / 48
+
+    def cooled(self, rows, before, after):
+        sure = {pair: max(-30.0, self.sure(rows, *pair)) for pair in before}
+
+        def colder(by):
+            return normal({pair: p * math.exp(by * sure[pair]) for pair, p in after.items()})
+
+        def mean(chances):
+            return sum(p * sure[pair] for pair, p in chances.items())
+
+        if mean(after) >= mean(before):
+            return after
+        low, high = 0.0, 4.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if mean(colder(middle)) < mean(before) else (low, middle)
+        return colder(low)
 
 
 class NaiveExpecting(NaiveAdaptive):
     """The aim is above what the left tokens of the text lead its detector to expect."""
 
+    aim = 1 / 60
     above = None  # by how much a pair is likelier green than γ, for each left token
 
     def needed(self, x):
         lefts = [u for u, v in pairwise(x[self.start :]) if u in self.words and v in self.words]
         more = sum(self.above[u] for u in lefts) / max(1, len(lefts))
-        return self.share(x, self.delta / 60, self.key.gamma + max(0.0, more))
+        return self.share(x, self.aim * self.delta, self.key.gamma + max(0.0, more))
 
 
 class NaiveOrdered(NaiveAdaptive):

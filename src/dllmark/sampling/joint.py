@@ -85,7 +85,8 @@ class JointDenoiser(Denoiser):
             free = away_from(near, masked)
             chances = log_chances(sure[:, :width], chance, free, logits.shape[-1])
             first = score.masked_fill(~free, -torch.inf).argmax(1, keepdim=True)
-            place, token = self._weighed(chances, gain, likely[:, :width], drawn, first)
+            tilt = self.tilt(chances, gain, sure[:, :width])
+            place, token = self._weighed(chances, tilt, likely[:, :width], drawn, first)
             wanted = (self.count > number) & masked.any(1)
             chosen.append(torch.where(wanted, places[place], -1))
             tokens.append(token)
@@ -93,6 +94,13 @@ class JointDenoiser(Denoiser):
                 near = near | beside(place, masked)
             masked = masked.scatter(1, place[:, None], False)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
+
+    def tilt(self, chances: Tensor, gain: Tensor, sure: Tensor) -> Tensor:
+        """Return [B, W, C]: the log of how many times likelier than its chance a choice is made.
+
+        That is what it gains. `sure` is how sure the model is of each token there.
+        """
+        return gain
 
     def _weighed(
         self, chances: Tensor, gain: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
