@@ -105,6 +105,15 @@ def test_attacks_use_the_model_once_loaded_and_what_is_given(
     assert "cannot read nowhere/cntlist.rev" in missing.err
 
 
+def test_what_a_model_computes_in_is_asked_for_where_it_is_loaded(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c4.jsonl").write_text(json.dumps({"text": "one of the words " * 20}) + "\n")
+    options = ["--c4", "c4.jsonl", "--samples", "1", "--out", "out", "--dtype", "int8"]
+    result = run("reproduce", "rivals", *options, "--judge", "none")
+    assert result.status == 2
+    assert "unknown dtype int8: use auto, float32, bfloat16" in result.err
+
+
 def test_json_is_what_the_file_holds(run, folder, tmp_path):
     result = run("reproduce", "examples", *SMALL, "--judge", "none", "--json")
     record = json.loads((tmp_path / "out" / "examples.json").read_text())
@@ -131,7 +140,8 @@ def test_json_is_what_the_file_holds(run, folder, tmp_path):
         (["table1", *SMALL, "--ray-address", "x"], "--ray-address is for --engine ray"),
         (["table2", *SMALL, "--dipper", "/nonexistent"], "there is no folder /nonexistent"),
         (["table1", *SMALL, "--engine", "ray", "--workers", "0"], "at least 1 worker; got 0"),
-        (["table1", *SMALL, "--engine", "ray", "--device", "cuda"], "--device is for --engine loc"),
+        (["table1", *SMALL, "--engine", "ray", "--device", "cuda"], "--dtype are for --engine loc"),
+        (["table1", *SMALL, "--engine", "ray", "--dtype", "float16"], "are for --engine local"),
         (["rivals", *SMALL, "--order", "origin"], "no order 'origin' to compare in: choose one"),
         (["rivals", *SMALL, "--keys", "0"], "at least 1 key is needed; got 0"),
         (

@@ -205,6 +205,13 @@ def reproduce(
     device: Annotated[
         str, typer.Option(help="local: where the model writes, `auto`, `cpu` or `cuda`.")
     ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="local: what the model computes in, `float32`, `bfloat16` or `float16`; `auto` is "
+            "bfloat16 on a GPU."
+        ),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print each report as JSON.")] = False,
 ) -> None:
     """Write, score and report tables and figures of the paper, and five of our own.
@@ -228,8 +235,10 @@ def reproduce(
     where = Engine(engine, workers, ray_address)
     if engine == "local" and workers is not None:
         raise InputError("--workers is for --engine ray")
-    if engine == "ray" and device != "auto":
-        raise InputError("--device is for --engine local: on Ray each worker takes a GPU")
+    if engine == "ray" and (device, dtype) != ("auto", "auto"):
+        raise InputError(
+            "--device and --dtype are for --engine local: on Ray each worker takes a GPU"
+        )
     if batch < 1:
         raise InputError(f"batch is at least 1; got {batch}")
     for share in strength or []:
@@ -247,7 +256,7 @@ def reproduce(
         samples, tokens, scored, block, max_repeats, suppress_end, delta, cache, apart,
         no_repeat_ngram,
     )  # fmt: skip
-    load = _loader(model, device)
+    load = _loader(model, device, dtype)
     adversary = make_adversary(load, endpoint, endpoint_model, dipper, wordnet)
     judged = judge if judge != "none" and JUDGED.intersection(experiments) else None
     with only_writer_in(out), _writer(model, where, load) as writer:
@@ -278,14 +287,14 @@ def reproduce(
                 _publish(report, out, name.value, as_json)
 
 
-def _loader(model: str, device: str) -> Callable[[], Model]:
+def _loader(model: str, device: str, dtype: str) -> Callable[[], Model]:
     """Return what loads the model, once, when somebody needs it."""
 
     @functools.cache
     def load() -> Model:
         from dllmark.models.loading import load_model
 
-        return load_model(model, device=device)
+        return load_model(model, device=device, dtype=dtype)
 
     return load
 
