@@ -136,9 +136,7 @@ def loaded_models(endless, monkeypatch):
     """The names of the models that are loaded: each is the endless one."""
     loaded = []
     load = "dllmark.models.loading.load_model"
-    monkeypatch.setattr(
-        load, lambda source, device, dtype="auto": loaded.append(source) or endless
-    )
+    monkeypatch.setattr(load, lambda source, device, dtype="auto": loaded.append(source) or endless)
     tokenizer = "dllmark.relation.tokenizer.load_tokenizer"
     monkeypatch.setattr(tokenizer, lambda source: endless.tokenizer)
     monkeypatch.setattr("dllmark.models.loading.read_family", lambda source: endless.family)
