@@ -14,7 +14,7 @@ from dllmark.marking.strategies import STRATEGIES
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.greenlist import BitMatrix, HashedGreenList
 from dllmark.sampling.confidence import draw, draw_noise, warp_logits
-from dllmark.sampling.joint import log_chances, reweighed
+from dllmark.sampling.joint import log_chances, redrawn
 from dllmark.sampling.settings import Dream, Llada, Parallel
 from dllmark.sampling.texts import generate, generate_both
 
@@ -174,13 +174,14 @@ def test_the_chances_are_those_of_the_sampler():
     assert torch.allclose(found, expected, atol=0.003)
 
 
-def test_reweighed_draws_have_the_new_chances_and_stay_where_they_can():
+def test_redrawn_choices_have_the_new_chances_and_stay_where_they_can():
     random = torch.Generator().manual_seed(0)
-    chances, gain = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.0, 1.0, -1.0])
+    chances = torch.tensor([0.5, 0.3, 0.2]).log()
+    weights = chances + torch.tensor([0.0, 1.0, -1.0])
     count = 200_000
     own = torch.multinomial(chances.exp(), count, replacement=True, generator=random)
-    drawn = reweighed(chances.expand(count, -1), gain.expand(count, -1), own, random)
-    after = (chances + gain).softmax(0)
+    drawn = redrawn(chances.expand(count, -1), weights.expand(count, -1), own, random)
+    after = weights.softmax(0)
     assert torch.allclose(torch.bincount(drawn) / count, after, atol=0.005)
     moved = (drawn != own).float().mean().item()
     assert abs(moved - (after - chances.exp()).clamp(min=0).sum().item()) < 0.005

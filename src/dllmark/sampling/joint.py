@@ -85,8 +85,8 @@ class JointDenoiser(Denoiser):
             free = away_from(near, masked)
             chances = log_chances(sure[:, :width], chance, free, logits.shape[-1])
             first = score.masked_fill(~free, -torch.inf).argmax(1, keepdim=True)
-            tilt = self.tilt(chances, gain, sure[:, :width])
-            place, token = self._weighed(chances, tilt, likely[:, :width], drawn, first)
+            weights = self.weigh(chances, gain, sure[:, :width])
+            place, token = self._chosen(chances, weights, likely[:, :width], drawn, first)
             wanted = (self.count > number) & masked.any(1)
             chosen.append(torch.where(wanted, places[place], -1))
             tokens.append(token)
@@ -95,15 +95,15 @@ class JointDenoiser(Denoiser):
             masked = masked.scatter(1, place[:, None], False)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
 
-    def tilt(self, chances: Tensor, gain: Tensor, sure: Tensor) -> Tensor:
-        """Return [B, W, C]: the log of how many times likelier than its chance a choice is made.
+    def weigh(self, chances: Tensor, gain: Tensor, sure: Tensor) -> Tensor:
+        """Return [B, W, C]: the logs of the weights of choices, given those of their chances.
 
-        That is what it gains. `sure` is how sure the model is of each token there.
+        `gain` is what they gain, and `sure` how sure the model is of each token there.
         """
-        return gain
+        return chances + gain
 
-    def _weighed(
-        self, chances: Tensor, gain: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
+    def _chosen(
+        self, chances: Tensor, weights: Tensor, likely: Tensor, drawn: Tensor, first: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return a place in the block and its token, [B] each; the sampler's own are at `first`."""
         token = drawn.gather(1, first)
@@ -111,24 +111,24 @@ class JointDenoiser(Denoiser):
         own = first[:, 0] * likely.shape[2] + here.int().argmax(1)
         index = own.clone()
         marked = slice(1) if self.canvas.pair else slice(None)
-        chances, gain = chances[marked].flatten(1), gain[marked].flatten(1)
+        chances, weights = chances[marked].flatten(1), weights[marked].flatten(1)
         if self.sampler.temperature:
-            index[marked] = reweighed(chances, gain, own[marked], self.redraws)
+            index[marked] = redrawn(chances, weights, own[marked], self.redraws)
         else:
-            index[marked] = (chances + gain).argmax(1)
+            index[marked] = weights.argmax(1)
         chosen = likely.flatten(1).gather(1, index[:, None])[:, 0]
         known = here.any(1)
         place = torch.where(known, index // likely.shape[2], first[:, 0])
         return place, torch.where(known, chosen, token[:, 0])
 
 
-def reweighed(chances: Tensor, gain: Tensor, own: Tensor, generator: torch.Generator) -> Tensor:
-    """Return draws [B] from chances · e^gain, [B, N] and both logs, that are `own` if they can be.
+def redrawn(chances: Tensor, weights: Tensor, own: Tensor, generator: torch.Generator) -> Tensor:
+    """Return draws [B] by the weights that are `own` if they can be; logs [B, N] of both are given.
 
-    `own` [B] is a draw from the chances. It stays unless it has become less likely, and then with
+    `own` [B] is a draw by the chances. It stays unless it has become less likely, and then with
     the share that is left of it; else what has become likelier is drawn.
     """
-    before, after = chances.softmax(1), (chances + gain).softmax(1)
+    before, after = chances.softmax(1), weights.softmax(1)
     u = torch.rand(
         (len(own), 1 + chances.shape[1]),
         generator=generator,

@@ -57,13 +57,14 @@ class Cooled:
 class CooledDenoiser(JointDenoiser):
     """At temperature 0 there is no warmth to take: the sampler's own choice is the surest."""
 
-    def tilt(self, chances: Tensor, gain: Tensor, sure: Tensor) -> Tensor:
-        """Return [B, W, C]: what a choice gains, and β times how sure the model is of it."""
+    def weigh(self, chances: Tensor, gain: Tensor, sure: Tensor) -> Tensor:
+        """Return [B, W, C]: the log of a choice's weight, with β times how sure the model is."""
+        weights = chances + gain
         if not self.sampler.temperature:
-            return gain
+            return weights
         sure = sure.clamp(min=LEAST)
-        before, after = (one.flatten(1) for one in (chances, chances + gain))
-        return gain + cooling(before, after, sure.flatten(1))[..., None] * sure
+        by = cooling(*(one.flatten(1) for one in (chances, weights, sure)))
+        return weights + by[..., None] * sure
 
 
 def cooling(before: Tensor, after: Tensor, sure: Tensor) -> Tensor:
