@@ -16,7 +16,7 @@ from toys import llada_generate
 from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
-from dllmark.experiments.rivals.cooled import COLDEST, cooling
+from dllmark.experiments.rivals.cooled import cooling
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.integrations.torch import watermarked
@@ -150,7 +150,7 @@ def test_a_mark_that_is_cooled_writes_what_its_formula_says(
     warm.aim = naive.aim
     expected = naive.write(per_step, 4)
     assert last.tokens[0, last.start :].tolist() == expected
-    assert (expected == warm.write(per_step, 4)) == (temperature == 0)
+    assert expected != warm.write(per_step, 4)
 
 
 @settings(max_examples=50)
@@ -160,12 +160,12 @@ def test_what_is_cooled_is_as_sure_as_without_the_mark(seed, strength, count):
     sure = (4 * torch.randn(3, count, generator=random, dtype=torch.float64)).log_softmax(1)
     before = sure / 0.8 + torch.randn(3, count, generator=random)
     after = before + strength * torch.rand(3, count, generator=random)
-    by = cooling(before, after, sure)
+    by = cooling(before, after, sure, 4.0)
     was, warm, cold = (
         (chance.softmax(1) * sure).sum(1) for chance in (before, after, after + by * sure)
     )
     assert ((by[:, 0] == 0) == (warm >= was)).all()
-    exact = (by[:, 0] > 0) & (by[:, 0] < COLDEST - 0.001)
+    exact = (by[:, 0] > 0) & (by[:, 0] < 3.999)
     torch.testing.assert_close(cold[exact], was[exact], rtol=0, atol=0.01)
     assert (cold <= was + 0.01)[by[:, 0] > 0].all()
 

@@ -11,6 +11,8 @@ from tiny import MASK, batch_generator
 class NaiveJoint(NaiveExpected):
     """Enumerates every pair of place and token that the sampler could write next."""
 
+    surer = 0  # at temperature 0, how often the certainty of a token counts beside that
+
     def write(self, per_step, seed):
         own_seed = batch_generator(seed).initial_seed() ^ 0x5EED
         self.redraws = torch.Generator().manual_seed(own_seed)
@@ -89,7 +91,7 @@ class NaiveJoint(NaiveExpected):
                 reached = [(one, max(c for c in sure[one] if c <= sure[at][token]))
                            for one in places if one != at]  # fmt: skip
                 lost = sum(max(sure[one]) - c for one, c in [(at, sure[at][token]), *reached])
-                worth[at, token] = gains[at][token] - lost
+                worth[at, token] = gains[at][token] - lost + self.surer * sure[at][token]
         return max(worth, key=worth.__getitem__)
 
     def mean(self, x, at):
@@ -151,7 +153,7 @@ class NaiveAdaptive(NaiveJoint):
 class NaiveCooled(NaiveAdaptive):
     """What is surer becomes likelier, until what is written is as sure as without the mark."""
 
-    aim = 1 / 48
+    aim, surer = 1 / 48, 3
 
     def cooled(self, rows, before, after):
         sure = {pair: max(-30.0, self.sure(rows, *pair)) for pair in before}
@@ -164,7 +166,7 @@ class NaiveCooled(NaiveAdaptive):
 
         if mean(after) >= mean(before):
             return after
-        low, high = 0.0, 4.0
+        low, high = 0.0, 3 / self.temperature
         while high - low > 1e-9:
             middle = (low + high) / 2
             low, high = (middle, high) if mean(colder(middle)) < mean(before) else (low, middle)

@@ -36,7 +36,7 @@ CANDIDATES = 32
 LEAST = 1e-12
 """What rounding hides of the tokens of a position that are no candidates."""
 
-COLDEST = 1e-3
+LOWEST = 1e-3
 """The temperature that chances at 0 are computed for; then the best is taken, without a draw."""
 
 NEVER = -1e9
@@ -67,7 +67,7 @@ class JointDenoiser(Denoiser):
         places = covered[0, :width]
         warped, certain = warp_logits(self.sampler, logits[:, :width]), logits.log_softmax(-1)
         drawn = draw(warped, noise)
-        temperature = self.sampler.temperature or COLDEST
+        temperature = self.sampler.temperature or LOWEST
         if not self.sampler.temperature:
             warped = warped / temperature
         score = certain[:, :width].gather(2, drawn[..., None])[..., 0]

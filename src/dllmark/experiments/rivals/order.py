@@ -17,7 +17,7 @@ from dllmark.marking.gain import Block, neutral_candidates, weighed_neighbours
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
-from dllmark.sampling.joint import COLDEST
+from dllmark.sampling.joint import LOWEST
 
 
 class JointOrder(Watermark):
@@ -29,7 +29,7 @@ class JointOrder(Watermark):
         self, key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
     ) -> None:
         super().__init__(key, self.name, delta, tokenizer=tokenizer)
-        self.temperature = temperature or COLDEST
+        self.temperature = temperature or LOWEST
 
     def gains(self, block: Block, width: int, vocab_size: int) -> Tensor:
         """Return [B, W, C]: T log E[e^(gain / T)], the pairs of a token being independent."""
