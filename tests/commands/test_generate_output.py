@@ -203,7 +203,7 @@ def test_a_text_says_with_which_cache_it_was_written(
     small_key.save(tmp_path / "k")
     short = ["--tokens", "8", "--block", "8", "--steps", "4", "--plain", "--json"]
     record = run("generate", "w1", "--key", tmp_path / "k", *short, *options).json
-    mark = Watermark(small_key, "adaptive-joint", tokenizer=model.tokenizer)
+    mark = Watermark(small_key, "cooled-joint", tokenizer=model.tokenizer)
     repeats = default_no_repeat(options[1])
     sampler = Llada(4, 8, cache=cache, apart=True, no_repeat_ngram=repeats)
     [text] = generate(model, ["w1"], mark, sampler, tokens=8, chat=False)
@@ -213,13 +213,14 @@ def test_a_text_says_with_which_cache_it_was_written(
 @pytest.mark.parametrize(
     ("options", "strategy", "delta"),
     [
-        ([], "adaptive-joint", 5.4),
-        (["--delta", "3"], "adaptive-joint", 3.0),
-        (["--temperature", "0"], "adaptive-joint", 5.4),
+        ([], "cooled-joint", 10.8),
+        (["--delta", "3"], "cooled-joint", 3.0),
+        (["--temperature", "0"], "cooled-joint", 10.8),
         (["--payload", "7"], "joint", 3.6),
         (["--payload", "7", "--order", "random"], "expected-bidirectional", 2.0),
-        (["--sampler", "dream"], "expected-bidirectional", 2.0),
-        (["--order", "random"], "expected-bidirectional", 2.0),
+        (["--sampler", "dream"], "adaptive-bidirectional", 3.0),
+        (["--order", "random"], "adaptive-bidirectional", 3.0),
+        (["--sampler", "parallel"], "expected-bidirectional", 2.0),
         (["--strategy", "kgw"], "kgw", 2.0),
     ],
 )

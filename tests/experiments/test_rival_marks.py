@@ -6,9 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from naive_joint import NaiveAdaptive, NaiveCooled, NaiveExpecting, NaiveOrder, NaiveOrdered
+from naive_joint import NaiveAdaptive, NaiveExpecting, NaiveOrder, NaiveOrdered
 from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
 from tiny import MASK, steps_of
 from toys import llada_generate
@@ -16,7 +14,6 @@ from toys import llada_generate
 from dllmark.detection.detector import Detector
 from dllmark.errors import InputError
 from dllmark.experiments.rivals.coins import side_lists
-from dllmark.experiments.rivals.cooled import cooling
 from dllmark.experiments.rivals.marks import Mark, TwoSides
 from dllmark.experiments.rivals.schemes import SCHEMES, find_scheme
 from dllmark.integrations.torch import watermarked
@@ -137,39 +134,6 @@ def test_an_aim_above_what_a_detector_expects_is_what_its_formula_says(
     assert expected != naive.write(1, 5)
 
 
-@pytest.mark.parametrize(("temperature", "per_step"), [(0.0, 1), (0.3, 1), (0.8, 1), (0.8, 2)])
-def test_a_mark_that_is_cooled_writes_what_its_formula_says(
-    endless, small_key, temperature, per_step
-):
-    mark = SCHEMES["adaptive-joint-cooled"].mark(small_key, endless.tokenizer, 7.2, temperature)
-    sampler = Llada(TOKENS // per_step, BLOCK, temperature, apart=True)
-    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=4)
-    naive, warm = (
-        kind(endless, small_key, temperature, 7.2) for kind in (NaiveCooled, NaiveAdaptive)
-    )
-    warm.aim = naive.aim
-    expected = naive.write(per_step, 4)
-    assert last.tokens[0, last.start :].tolist() == expected
-    assert expected != warm.write(per_step, 4)
-
-
-@settings(max_examples=50)
-@given(st.integers(0, 2**32), st.floats(0, 20), st.integers(2, 40))
-def test_what_is_cooled_is_as_sure_as_without_the_mark(seed, strength, count):
-    random = torch.Generator().manual_seed(seed)
-    sure = (4 * torch.randn(3, count, generator=random, dtype=torch.float64)).log_softmax(1)
-    before = sure / 0.8 + torch.randn(3, count, generator=random)
-    after = before + strength * torch.rand(3, count, generator=random)
-    by = cooling(before, after, sure, 4.0)
-    was, warm, cold = (
-        (chance.softmax(1) * sure).sum(1) for chance in (before, after, after + by * sure)
-    )
-    assert ((by[:, 0] == 0) == (warm >= was)).all()
-    exact = (by[:, 0] > 0) & (by[:, 0] < 3.999)
-    torch.testing.assert_close(cold[exact], was[exact], rtol=0, atol=0.01)
-    assert (cold <= was + 0.01)[by[:, 0] > 0].all()
-
-
 def test_that_aim_expects_of_a_text_what_its_detector_does(tokenizer):
     text = "One of the texts that nobody marked, in the words that people use most of the time."
     ids = tokenizer.encode(text)
@@ -195,7 +159,7 @@ def test_the_order_of_joint_says_nothing_about_a_key(endless):
 
 
 def test_every_other_scheme_has_a_naive_transcription():
-    kinds = ("ordered", "expecting", "cooled")
+    kinds = ("ordered", "expecting")
     of_joint = {"joint-order", *(f"adaptive-joint-{kind}" for kind in kinds)}
     assert {*NAIVE, *of_joint} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 

@@ -199,7 +199,7 @@ def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
     assert row["texts"] == row["unmarked texts"] == 8
     assert report.about["temperature"] == 0.8
     deltas = {row["strategy"]: row["δ"] for row in report.rows}
-    own = {"joint": 3.6, "adaptive-joint": 5.4}
+    own = {"joint": 3.6, "adaptive-joint": 5.4, "cooled-joint": 10.8}
     assert deltas == {name: own.get(name, 2.0) for name in STRATEGIES}
     assert "scored" not in report.about
     assert {curve.panel for curve in report.curves} == {

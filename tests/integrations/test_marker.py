@@ -96,7 +96,7 @@ def test_what_is_not_said_is_the_default_for_engines(marker):
     assert marker.watermark.delta == 2.0
 
 
-@pytest.mark.parametrize("name", ["joint", "adaptive-joint"])
+@pytest.mark.parametrize("name", ["joint", "adaptive-joint", "cooled-joint"])
 def test_what_an_engine_does_not_leave_to_the_mark_is_refused(small_key, small_tokenizer, name):
     with pytest.raises(InputError, match=f"{name} chooses positions"):
         Marker(small_key, name, tokenizer=small_tokenizer)

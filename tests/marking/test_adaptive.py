@@ -117,6 +117,7 @@ def test_a_mask_may_be_no_token_of_the_model(share_of_bias, small_key, small_tok
     ("adaptive", "constant", "delta", "sampler"),
     [
         ("adaptive-joint", "joint", 5.4, Llada(96, 16)),
+        ("cooled-joint", "joint", 10.8, Llada(96, 16)),
         ("adaptive-bidirectional", "fresh-bidirectional", 3.0, Llada(96, 16, order="random")),
         ("adaptive-bidirectional", "fresh-bidirectional", 3.0, Dream(96)),
     ],

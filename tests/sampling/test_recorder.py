@@ -113,7 +113,7 @@ def test_a_text_written_on_a_gpu_carries_the_mark(small_tokenizer, small_key):
 
 
 @GPU
-@pytest.mark.parametrize("strategy", ["joint", "adaptive-joint"])
+@pytest.mark.parametrize("strategy", ["joint", "adaptive-joint", "cooled-joint"])
 def test_joint_is_written_as_without_recording(small_tokenizer, small_key, monkeypatch, strategy):
     model = tiny_model(small_tokenizer)
     model.transformer.cuda()

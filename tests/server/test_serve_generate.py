@@ -29,7 +29,7 @@ REPEATING = {"prompt": "Hm", "tokens": 24, "seed": 7, "temperature": 0, "delta":
 def written(model, key, tokens=16, watermark=True, temperature=0.8, top_p=1.0, **options):
     """What the library writes for the same request."""
     sampler = Llada(tokens // 2, tokens, temperature, top_p, apart=True)
-    options = {"strategy": "adaptive-joint", **options}
+    options = {"strategy": "cooled-joint", **options}
     mark = Watermark(key, **options, tokenizer=model.tokenizer) if watermark else None
     [text] = dllmark.generate(
         model, [REQUEST["prompt"]], mark, sampler, tokens=tokens, seed=7, batch_size=1

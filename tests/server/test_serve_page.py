@@ -282,7 +282,7 @@ def test_the_page_starts_from_the_packages_defaults(browser, server):
     with opened(browser, server.url) as page:
         expect(page.get_by_label("Strategy")).to_be_hidden()
         page.get_by_text("Advanced").click()
-        shows_with_its_delta(page, "adaptive-joint")
+        shows_with_its_delta(page, "cooled-joint")
         expect(page.get_by_label("Temperature")).to_have_value(f"{TEMPERATURE:g}")
         expect(page.get_by_label("Tokens", exact=True)).to_have_value(str(TOKENS))
 

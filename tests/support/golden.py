@@ -40,7 +40,7 @@ def texts(key: dllmark.WatermarkKey) -> dict[str, Any]:
         f"llada {name}": ("llada", Watermark(key, name, 4.0, tokenizer=model.tokenizer))
         for name in dllmark.STRATEGIES
     }
-    for name in ("llada joint", "llada adaptive-joint"):
+    for name in ("llada joint", "llada adaptive-joint", "llada cooled-joint"):
         cases[name] = ("apart", cases[name][1])
     marked = Watermark(key, "expected-bidirectional", 4.0, tokenizer=model.tokenizer)
     cases |= {"dream": ("dream", marked), "parallel": ("parallel", marked)}

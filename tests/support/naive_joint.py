@@ -153,7 +153,7 @@ class NaiveAdaptive(NaiveJoint):
 class NaiveCooled(NaiveAdaptive):
     """What is surer becomes likelier, until what is written is as sure as without the mark."""
 
-    aim, surer = 1 / 48, 3
+    aim, surer = 1 / 72, 3
 
     def cooled(self, rows, before, after):
         sure = {pair: max(-30.0, self.sure(rows, *pair)) for pair in before}

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dllmark.errors import InputError
-from dllmark.marking.strategies import DEFAULT, JOINT_DEFAULT, STRATEGIES
+from dllmark.marking.strategies import DEFAULT, JOINT_DEFAULT, ORDER_DEFAULT, STRATEGIES
 
 PAYLOAD_BITS = 16
 
@@ -105,7 +105,8 @@ StrategyOption = Annotated[
     str | None,
     typer.Option(
         help=f"One of {', '.join(STRATEGIES)}. Without it, {JOINT_DEFAULT.name} where the sampler "
-        f"has LLaDA's low_confidence order (with a payload, joint), else {DEFAULT.name}."
+        f"has LLaDA's low_confidence order (with a payload, joint), {ORDER_DEFAULT.name} in "
+        f"LLaDA's other orders and Dream's (with a payload, and elsewhere, {DEFAULT.name})."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -28,6 +28,8 @@ class Strategy:
                      that choice: for samplers that have one (`dllmark.sampling.joint`)
     adaptive         δ counts in full until a text has the green pairs that it is to have, and less
                      and less beyond: each text is marked as strongly as it needs (`adaptive.py`)
+    cooled           of a joint one: the model is on average as sure of what is written as without
+                     the mark (`dllmark.sampling.cooling`)
     fresh            a token that would repeat a pair which stands in the text gets the mean bias,
                      as a special token does: a pair is counted once, and nothing is as certain as a
                      copy
@@ -41,6 +43,7 @@ class Strategy:
     biases_order: bool = False
     joint: bool = False
     adaptive: bool = False
+    cooled: bool = False
     fresh: bool = False
 
 
@@ -92,11 +95,20 @@ STRATEGIES = {
             joint=True,
             adaptive=True,
         ),
+        Strategy(
+            "cooled-joint",
+            10.8,
+            backward=True,
+            prediction="expectation",
+            joint=True,
+            adaptive=True,
+            cooled=True,
+        ),
     )
 }
 """Every strategy by its name: the paper's four, then ours."""
 
-JOINT_DEFAULT = STRATEGIES["adaptive-joint"]
+JOINT_DEFAULT = STRATEGIES["cooled-joint"]
 """What marks where a sampler chooses position and token by a distribution that is known: LLaDA's in
 its low-confidence order. docs/defaults.md says why."""
 
@@ -106,9 +118,12 @@ BIASES = tuple(
 """Those that look at a position and its neighbours alone: a joint one chooses positions too, an
 adaptive one looks at the whole text."""
 
+ORDER_DEFAULT = STRATEGIES["adaptive-bidirectional"]
+"""What marks in the other orders of LLaDA's sampler, and in Dream's; docs/defaults.md says why."""
+
 DEFAULT = STRATEGIES["expected-bidirectional"]
-"""What marks where nothing else is asked for and the order may be any, as Dream's; docs/defaults.md
-says why."""
+"""What marks where nothing else is asked for and nothing is known of the sampler, or a payload is
+to be read; docs/defaults.md says why."""
 
 ENGINE_DEFAULT = STRATEGIES["fresh-bidirectional"]
 """What marks in an engine, which measures its confidence on biased logits; docs/defaults.md says

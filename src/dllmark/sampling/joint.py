@@ -9,7 +9,8 @@ the one nearest to the unmarked sampler (in Kullback-Leibler divergence).
 
 δ is in logits, as everywhere: like them it is divided by the temperature. So the mark is as strong
 where the sampler is sure. With `adaptive-joint` it is δ for texts that need it, and less for others
-(`dllmark.marking.adaptive`).
+(`dllmark.marking.adaptive`); `cooled-joint` also keeps the text as sure as without the mark
+(`dllmark.sampling.cooling`).
 
 Where a step writes several tokens, each is weighed as if the step began with it. The pair of two
 neighbours can then carry no mark, since they are drawn without knowledge of each other: a sampler
@@ -27,6 +28,7 @@ from dllmark.marking.gain import Block
 from dllmark.sampling.canvas import write
 from dllmark.sampling.choice import away_from, beside
 from dllmark.sampling.confidence import draw, warp_logits
+from dllmark.sampling.cooling import LOWEST, cooled
 from dllmark.sampling.denoiser import Denoiser, StepShape
 from dllmark.sampling.settings import Llada
 
@@ -35,9 +37,6 @@ CANDIDATES = 32
 
 LEAST = 1e-12
 """What rounding hides of the tokens of a position that are no candidates."""
-
-LOWEST = 1e-3
-"""The temperature that chances at 0 are computed for; then the best is taken, without a draw."""
 
 NEVER = -1e9
 """The log of the chance of what top_p leaves out: none, and still a number."""
@@ -85,7 +84,9 @@ class JointDenoiser(Denoiser):
             free = away_from(near, masked)
             chances = log_chances(sure[:, :width], chance, free, logits.shape[-1])
             first = score.masked_fill(~free, -torch.inf).argmax(1, keepdim=True)
-            weights = self.weigh(chances, gain, sure[:, :width])
+            weights = chances + gain
+            if self.watermark.strategy.cooled:
+                weights = cooled(chances, weights, sure[:, :width], self.sampler.temperature)
             place, token = self._chosen(chances, weights, likely[:, :width], drawn, first)
             wanted = (self.count > number) & masked.any(1)
             chosen.append(torch.where(wanted, places[place], -1))
@@ -94,13 +95,6 @@ class JointDenoiser(Denoiser):
                 near = near | beside(place, masked)
             masked = masked.scatter(1, place[:, None], False)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
-
-    def weigh(self, chances: Tensor, gain: Tensor, sure: Tensor) -> Tensor:
-        """Return [B, W, C]: the logs of the weights of choices, given those of their chances.
-
-        `gain` is what they gain, and `sure` how sure the model is of each token there.
-        """
-        return chances + gain
 
     def _chosen(
         self, chances: Tensor, weights: Tensor, likely: Tensor, drawn: Tensor, first: Tensor

@@ -12,6 +12,7 @@ from dllmark.errors import DllmarkError, InputError
 from dllmark.marking.strategies import (
     DEFAULT,
     JOINT_DEFAULT,
+    ORDER_DEFAULT,
     Strategy,
     find_strategy,
 )
@@ -291,7 +292,7 @@ def choose_strategy(name: str | None, sampler: Sampler, *, payload: bool = False
     """Return the strategy of a name, if it can mark what the sampler writes, or the default one.
 
     >>> choose_strategy(None, Llada()).name, choose_strategy("kgw", Llada()).name
-    ('adaptive-joint', 'kgw')
+    ('cooled-joint', 'kgw')
     """
     strategy = default_strategy(sampler, payload=payload) if name is None else find_strategy(name)
     check_strategy(strategy, sampler)
@@ -306,7 +307,7 @@ def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
     if strategy.joint and not takes_joint(sampler):
         raise InputError(
             f"{strategy.name} is for LLaDA's sampler in its low_confidence order, without "
-            f"end_last: choose another strategy, for instance {DEFAULT.name}"
+            f"end_last: choose another strategy, for instance {default_strategy(sampler).name}"
         )
 
 
@@ -317,11 +318,11 @@ def default_strategy(sampler: Sampler, *, payload: bool = False) -> Strategy:
     other has enough.
 
     >>> default_strategy(Llada()).name, default_strategy(Dream()).name
-    ('adaptive-joint', 'expected-bidirectional')
+    ('cooled-joint', 'adaptive-bidirectional')
     """
-    if not takes_joint(sampler):
-        return DEFAULT
-    return find_strategy("joint") if payload else JOINT_DEFAULT
+    if takes_joint(sampler):
+        return find_strategy("joint") if payload else JOINT_DEFAULT
+    return ORDER_DEFAULT if isinstance(sampler, Llada | Dream) and not payload else DEFAULT
 
 
 def steps_for(sampler: Llada | Dream, tokens: int) -> int:

@@ -17,7 +17,7 @@ from dllmark.marking.gain import Block, neutral_candidates, weighed_neighbours
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
-from dllmark.sampling.joint import LOWEST
+from dllmark.sampling.cooling import LOWEST
 
 
 class JointOrder(Watermark):

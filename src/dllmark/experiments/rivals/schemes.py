@@ -153,12 +153,6 @@ def _expecting(
     return Expecting(key, tokenizer, delta, temperature)
 
 
-def _cooled(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
-    from dllmark.experiments.rivals.cooled import Cooled
-
-    return Cooled(key, tokenizer, delta)
-
-
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
     from dllmark.experiments.rivals.expected import Biased
 
@@ -209,7 +203,6 @@ SCHEMES = {
         Scheme("joint-order", _order("JointOrder"), delta=3.6, orders=("low_confidence",)),
         Scheme("adaptive-joint-ordered", _order("Ordered"), delta=5.4, orders=("low_confidence",)),
         Scheme("adaptive-joint-expecting", _expecting, delta=5.4, orders=("low_confidence",)),
-        Scheme("adaptive-joint-cooled", _cooled, delta=7.2, orders=("low_confidence",)),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
