@@ -19,8 +19,8 @@ from torch import Tensor
 COLDEST = 4
 """How many times colder than the sampler a step is at most."""
 
-HALVINGS = 16
-"""How often the interval of β is halved: to less than 0.0001 of it."""
+POINTS, ROUNDS = 32, 3
+"""So many values of β are tried at once, each time closer together: to 0.0001 of the interval."""
 
 LEAST_SURE = -30.0
 """How unsure of a token a model can be; what is less likely counts as this."""
@@ -56,13 +56,14 @@ def least_cooling(before: Tensor, after: Tensor, sure: Tensor, most: float) -> T
     tensor([[0.45...]])
     """
     target = (before.softmax(1) * sure).sum(1, keepdim=True)
-    low, high = torch.zeros_like(target), torch.full_like(target, most)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        found = ((after + middle * sure).softmax(1) * sure).sum(1, keepdim=True)
-        low, high = (
-            torch.where(found < target, middle, low),
-            torch.where(found < target, high, middle),
-        )
+    least = torch.zeros_like(target)
+    spacing, steps = most, torch.arange(POINTS, device=sure.device)
+    for _ in range(ROUNDS):
+        spacing /= POINTS
+        tried = least + spacing * steps
+        weights = after[:, None] + tried[..., None] * sure[:, None]
+        found = (weights.softmax(2) * sure[:, None]).sum(2)
+        below = (found < target).sum(1, keepdim=True)  # it grows with β
+        least = tried.gather(1, (below - 1).clamp(min=0))
     enough = (after.softmax(1) * sure).sum(1, keepdim=True) >= target
-    return torch.where(enough, 0.0, (low + high) / 2)
+    return torch.where(enough, 0.0, least + spacing / 2)
