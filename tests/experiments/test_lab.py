@@ -39,7 +39,7 @@ def lab_in(folder, loaded, dataset=DATASET, **options):
 class Nobody:
     """Fails if anything is to be written."""
 
-    hardware = "nothing"
+    hardware = dtype = "nothing"
 
     def write(self, batches):
         pytest.fail("something was to be written")
@@ -147,6 +147,17 @@ def test_texts_of_another_model_are_read_but_not_added_to(model, tmp_path):
     more = Dataset("C4", [*DATASET.prompts, "w7"], ["w1"] * 7, False)
     with pytest.raises(InputError, match="or --model tiny --tokens 16"):
         lab_in(tmp_path, model, more, model="other").texts(more, MARKED)
+
+
+def test_a_file_that_was_begun_in_other_numbers_is_not_gone_on_with(model, tmp_path):
+    lab_in(tmp_path, model).texts(DATASET, MARKED)
+    half = tiny_model(model.tokenizer)
+    half.transformer.to(torch.bfloat16)
+    assert len(lab_in(tmp_path, half).texts(DATASET, MARKED)) == 6  # there is nothing to add
+    more = Dataset("C4", [*DATASET.prompts, "w7"], ["w1"] * 7, False)
+    with pytest.raises(InputError, match="begun in float32, and this is bfloat16: go on with --d"):
+        lab_in(tmp_path, half, more).texts(more, MARKED)
+    assert len(text_file(tmp_path).read_text().splitlines()) == 6
 
 
 def test_each_order_and_key_has_texts_of_its_own(model, tmp_path):

@@ -185,7 +185,7 @@ def test_lengths_count_texts_that_reach_them(lab, reports):
 
 def test_a_finished_comparison_writes_nothing_again(lab, reports, monkeypatch):
     class Nobody:
-        hardware = "nothing"
+        hardware = dtype = "nothing"
 
         def write(self, batches):
             pytest.fail("something was to be written")

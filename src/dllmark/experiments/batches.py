@@ -52,6 +52,10 @@ class BatchWriter(typing.Protocol):
     def hardware(self) -> str:
         """What the texts that came so far were written on."""
 
+    @property
+    def dtype(self) -> str:
+        """What the model that wrote them computes in."""
+
 
 class LocalWriter:
     """Writes with a model on this machine, which is loaded for the first text.
@@ -74,6 +78,11 @@ class LocalWriter:
     def hardware(self) -> str:
         """The GPU or the processor."""
         return hardware(self._model) if self._model else ""
+
+    @property
+    def dtype(self) -> str:
+        """The numbers of the model's weights."""
+        return dtype(self._model) if self._model else ""
 
 
 def write_batch(model: Model, batch: Batch) -> list[TextRecord]:
@@ -126,6 +135,11 @@ def hardware(model: Model) -> str:
 
     cuda = model.device.type == "cuda"
     return torch.cuda.get_device_name(model.device) if cuda else processor()
+
+
+def dtype(model: Model) -> str:
+    """Return what a model computes in, as `--dtype` takes it."""
+    return str(model.transformer.embedding.weight.dtype).removeprefix("torch.")
 
 
 def processor() -> str:

@@ -240,6 +240,7 @@ class Lab:
         written = self.writer.write([batch for _, batch in tasks])
         done, since = 0, time.monotonic()
         for (file, batch), records in zip(tasks, written, strict=True):
+            self._check_dtype(file)
             new = records[len(file.records) - batch.first :]
             file.append(new)
             done, now = done + len(new), time.monotonic()
@@ -261,12 +262,22 @@ class Lab:
                 "another output folder), or score fewer tokens (--scored)"
             )
 
+    def _check_dtype(self, file: _File) -> None:
+        """Raise `InputError` where other texts of a file were computed in other numbers."""
+        now = self.writer.dtype
+        for note in self._runs.of(file.dataset.name, file.setting.slug) if file.records else []:
+            if note.dtype not in ("", now):
+                raise InputError(
+                    f"{file.path} was begun in {note.dtype}, and this is {now}: "
+                    f"go on with --dtype {note.dtype}, or give another output folder"
+                )
+
     def _note(self, file: _File, texts: int, seconds: float) -> Written:
         return Written(
             file.dataset.name, file.setting.slug, texts, seconds, self.model, self.protocol.tokens,
             self.protocol.suppress_end, self.protocol.block, self.batch_size, self.writer.hardware,
             self.command, runs.today(), runs.software(), self.protocol.cache,
-            self.protocol.apart, self.protocol.no_repeat_ngram,
+            self.protocol.apart, self.protocol.no_repeat_ngram, self.writer.dtype,
         )  # fmt: skip
 
     def _batches(self, file: _File) -> list[Batch]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllmark.cluster import Engine, cluster
 from dllmark.errors import DllmarkError, InputError
-from dllmark.experiments.batches import Batch, TextRecord, hardware, write_batch
+from dllmark.experiments.batches import Batch, TextRecord, dtype, hardware, write_batch
 
 if TYPE_CHECKING:
     from dllmark.models.loading import Model
@@ -34,6 +34,7 @@ class RayWriter:
         self._source, self._engine = source, engine
         self._workers: list[Any] = []
         self._seen: dict[int, str] = {}
+        self._dtypes: dict[int, str] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> RayWriter:
@@ -69,6 +70,11 @@ class RayWriter:
         kinds = Counter(self._seen.values())
         return " and ".join(f"{count} × {kind}" for kind, count in kinds.items()) + ", Ray"
 
+    @property
+    def dtype(self) -> str:
+        """What the workers' models compute in."""
+        return " and ".join(sorted(set(self._dtypes.values())))
+
     def _in_order(self, batches: Sequence[Batch]) -> Iterator[list[TextRecord]]:
         """Yield results in the order of the batches; those that are early wait here."""
         import ray
@@ -89,7 +95,8 @@ class RayWriter:
         while running:
             [ready], _ = ray.wait(list(running))
             worker, number = running.pop(ready)
-            failure, self._seen[worker], early[number] = ray.get(ready)
+            failure, seen, numbers, early[number] = ray.get(ready)
+            self._seen[worker], self._dtypes[worker] = seen, numbers
             if failure:
                 raise DllmarkError(failure)
             give(worker)
@@ -104,13 +111,13 @@ class _WritingActor:
     def __init__(self, source: str) -> None:
         self._source = source
 
-    def write(self, batch: Batch) -> tuple[str, str, list[TextRecord]]:
-        """Return why it failed, if so, what it was written on, and the texts."""
+    def write(self, batch: Batch) -> tuple[str, str, str, list[TextRecord]]:
+        """Return why it failed, if so, what it was written on and in, and the texts."""
         try:
             model = self._model
-            return "", hardware(model), write_batch(model, batch)
+            return "", hardware(model), dtype(model), write_batch(model, batch)
         except DllmarkError as error:
-            return str(error), "", []
+            return str(error), "", "", []
 
     @functools.cached_property
     def _model(self) -> Model:

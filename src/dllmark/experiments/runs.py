@@ -41,6 +41,7 @@ class Written:
     cache: str = "none"
     apart: bool = False
     no_repeat_ngram: int = 0
+    dtype: str = ""
 
     @property
     def options(self) -> str:
