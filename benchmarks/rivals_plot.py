@@ -16,7 +16,7 @@ FOUND = "TPR at 0.1 %, loops missed"
 COST = "PPL change %, no loops"
 JUDGED = "PPL change % by judge 1"
 
-MARKERS = "oDs^v<>Ph"
+MARKERS = "oDs^v<>PhX"
 ACROSS = 4
 FOUND_TICKS = [0, 50, 80, 90, 95, 98, 99, 100]
 COST_TICKS = [-20, 0, 10, 30, 100, 300]

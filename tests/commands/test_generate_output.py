@@ -220,7 +220,6 @@ def test_a_text_says_with_which_cache_it_was_written(
         (["--payload", "7", "--order", "random"], "expected-bidirectional", 2.0),
         (["--sampler", "dream"], "adaptive-bidirectional", 3.0),
         (["--order", "random"], "adaptive-bidirectional", 3.0),
-        (["--sampler", "parallel"], "expected-bidirectional", 2.0),
         (["--strategy", "kgw"], "kgw", 2.0),
     ],
 )

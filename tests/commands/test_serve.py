@@ -35,7 +35,7 @@ class Client(threading.Thread):
 
     def run(self):
         body = {"prompt": "Write about a lighthouse.", "tokens": 32, "seed": 1, "stream": True}
-        body |= {"delta": 4, "temperature": 1, "suppress_end": True}  # enough for a short text
+        body |= {"delta": 12, "temperature": 1, "suppress_end": True}  # enough for a short text
         try:
             with httpx.stream("POST", f"{self.url}/v1/generate", json=body, timeout=60) as answer:
                 for number, event in enumerate(read_events(answer)):

@@ -14,6 +14,7 @@ from dllmark.experiments.batches import LocalWriter
 from dllmark.experiments.lab import Lab
 from dllmark.experiments.on_ray import RayWriter, _shares
 from dllmark.experiments.settings import Dataset, Protocol, Setting
+from dllmark.marking.strategies import STRATEGIES
 from dllmark.models.loading import load_model
 from dllmark.relation.tokenizer import load_tokenizer
 
@@ -127,7 +128,7 @@ def test_the_command_writes_on_the_cluster(ray_cluster, run, model, tmp_path, mo
     small = ["--c4", "c4.jsonl", "--samples", 3, "--tokens", 32, "--scored", 10, "--out", "out"]
     result = run("reproduce", "lengths", *small, "--model", model, "--engine", "ray", "--json")
     assert result.status == 0, result.err
-    assert result.json["about"]["texts"].startswith("33 texts in ")
+    assert result.json["about"]["texts"].startswith(f"{3 * (len(STRATEGIES) + 1)} texts in ")
     assert ", Ray, torch " in result.json["about"]["texts"]
 
 
