@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,22 +12,18 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-TRAINING = Path(__file__).parents[2] / "training"
-if not TRAINING.is_dir():
-    pytest.skip("a source distribution has no training/", allow_module_level=True)
-sys.path.insert(0, str(TRAINING))
 pytest.importorskip("gguf")
 
-import adapt  # noqa: E402
-import documents  # noqa: E402
-import masking  # noqa: E402
-import pretrained  # noqa: E402
-import settle  # noqa: E402
-from dllmark import load_model  # noqa: E402
-from dllmark.models.chat_template import ChatTemplate  # noqa: E402
-from dllmark.models.few_bits import expanded  # noqa: E402
-from dllmark.models.transformer import Config, Transformer  # noqa: E402
-from quantise import in_few_bits, pack, rounded  # noqa: E402
+import adapt
+import documents
+import masking
+import pretrained
+import settle
+from dllmark import load_model
+from dllmark.models.chat_template import ChatTemplate
+from dllmark.models.few_bits import expanded
+from dllmark.models.transformer import Config, Transformer
+from quantise import in_few_bits, pack, rounded
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo>", "<file>", "<issue>"]
 

@@ -2,17 +2,12 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-TRAINING = Path(__file__).parents[2] / "training"
-if not TRAINING.is_dir():
-    pytest.skip("a source distribution has no training/", allow_module_level=True)
-sys.path.insert(0, str(TRAINING))
 transformers = pytest.importorskip("transformers")
 
 from checkpoints import ORDINARY, dream_config, write_checkpoint  # noqa: E402

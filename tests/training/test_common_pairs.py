@@ -2,16 +2,8 @@
 
 import json
 import sys
-from pathlib import Path
 
-import pytest
-
-TRAINING = Path(__file__).parents[2] / "training"
-if not TRAINING.is_dir():
-    pytest.skip("a source distribution has no training/", allow_module_level=True)
-sys.path.insert(0, str(TRAINING))
-
-import common_pairs  # noqa: E402
+import common_pairs
 
 
 def test_units_are_words_digits_and_what_stands_between_them():

@@ -1,18 +1,9 @@
 """What training/measure.py says of texts."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
-import pytest
 
-TRAINING = Path(__file__).parents[2] / "training"
-if not TRAINING.is_dir():
-    pytest.skip("a source distribution has no training/", allow_module_level=True)
-sys.path.insert(0, str(TRAINING))
-
-import measure  # noqa: E402
-from dllmark.experiments.settings import Dataset  # noqa: E402
+import measure
+from dllmark.experiments.settings import Dataset
 
 ASKED = Dataset("ELI5", ["Why?", "How?", "When?"], ["a", "b", "c"], chat=True)
 
