@@ -26,13 +26,6 @@ def test_the_version_and_the_commands_are_told(run):
         assert run(command, "-h").status == 0
 
 
-def test_python_runs_the_package_as_the_script_does():
-    told = subprocess.run([sys.executable, "-m", "dllmark", "--version"], capture_output=True)
-    assert told.stdout.decode() == f"dllmark {dllmark.__version__}\n"
-    unknown = subprocess.run([sys.executable, "-m", "dllmark", "detekt"], capture_output=True)
-    assert unknown.returncode == 2
-
-
 UNEXPECTED = {
     "a mistake of ours": (ValueError("no such luck"), "ValueError: no such luck"),
     "several lines": (KeyError("one\ntwo"), "KeyError: 'one\\ntwo'"),
