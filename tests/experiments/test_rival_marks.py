@@ -6,7 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from naive_joint import NaiveAdaptive, NaiveExpecting, NaiveOrder, NaiveOrdered
+from naive_joint import (
+    NaiveAdaptive,
+    NaiveCooledExpecting,
+    NaiveExpecting,
+    NaiveOrder,
+    NaiveOrdered,
+)
 from naive_marks import BLOCK, NAIVE, PROMPT, SPECIAL, TOKENS, Naive, NaiveGloaguen, coin
 from tiny import MASK, steps_of
 from toys import llada_generate
@@ -118,12 +124,15 @@ def test_who_keeps_the_order_has_it_where_the_text_needs_no_mark(endless, small_
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("name", "kind", "delta"),
+    [("adaptive-joint", NaiveExpecting, 16.0), ("cooled-joint", NaiveCooledExpecting, 24.0)],
+)
 def test_an_aim_above_what_a_detector_expects_is_what_its_formula_says(
-    endless, small_key, temperature
+    endless, small_key, temperature, name, kind, delta
 ):
-    scheme = SCHEMES["adaptive-joint-expecting"]
-    mark = scheme.mark(small_key, endless.tokenizer, 16.0, temperature)
-    naive = NaiveExpecting(endless, small_key, temperature, 16.0)
+    mark = SCHEMES[f"{name}-expecting"].mark(small_key, endless.tokenizer, delta, temperature)
+    naive = kind(endless, small_key, temperature, delta)
     naive.above = [abs(math.sin(token)) for token in range(len(mark.excess))]
     mark.excess = torch.tensor(naive.above)
     sampler = Llada(TOKENS, BLOCK, temperature)
@@ -159,8 +168,8 @@ def test_the_order_of_joint_says_nothing_about_a_key(endless):
 
 
 def test_every_other_scheme_has_a_naive_transcription():
-    kinds = ("ordered", "expecting")
-    of_joint = {"joint-order", *(f"adaptive-joint-{kind}" for kind in kinds)}
+    kinds = ("adaptive-joint-ordered", "adaptive-joint-expecting", "cooled-joint-expecting")
+    of_joint = {"joint-order", *kinds}
     assert {*NAIVE, *of_joint} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
 

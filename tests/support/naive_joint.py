@@ -185,6 +185,12 @@ class NaiveExpecting(NaiveAdaptive):
         return self.share(x, self.aim * self.delta, self.key.gamma + max(0.0, more))
 
 
+class NaiveCooledExpecting(NaiveExpecting, NaiveCooled):
+    """That aim, and as sure as without the mark."""
+
+    aim = 1 / 120
+
+
 class NaiveOrdered(NaiveAdaptive):
     """Where a text needs less of the mark, it has as much more of the mark's order."""
 

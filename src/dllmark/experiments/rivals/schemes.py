@@ -145,12 +145,15 @@ def _order(name: str) -> MakeMark:
     return mark
 
 
-def _expecting(
-    key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
-) -> Watermark:
-    from dllmark.experiments.rivals.aim import Expecting
+def _expecting(strategy: str) -> MakeMark:
+    def mark(
+        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+    ) -> Watermark:
+        from dllmark.experiments.rivals.aim import Expecting
 
-    return Expecting(key, tokenizer, delta, temperature)
+        return Expecting(key, tokenizer, strategy, delta)
+
+    return mark
 
 
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
@@ -202,7 +205,10 @@ SCHEMES = {
         *map(_ours, STRATEGIES.values()),
         Scheme("joint-order", _order("JointOrder"), delta=3.6, orders=("low_confidence",)),
         Scheme("adaptive-joint-ordered", _order("Ordered"), delta=5.4, orders=("low_confidence",)),
-        Scheme("adaptive-joint-expecting", _expecting, delta=5.4, orders=("low_confidence",)),
+        *(
+            Scheme(f"{name}-expecting", _expecting(name), delta=delta, orders=("low_confidence",))
+            for name, delta in (("adaptive-joint", 5.4), ("cooled-joint", 10.8))
+        ),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
