@@ -10,6 +10,7 @@ from naive_joint import (
     NaiveAdaptive,
     NaiveCooledExpecting,
     NaiveExpecting,
+    NaiveLeftmost,
     NaiveOrder,
     NaiveOrdered,
 )
@@ -143,6 +144,20 @@ def test_an_aim_above_what_a_detector_expects_is_what_its_formula_says(
     assert expected != naive.write(1, 5)
 
 
+@pytest.mark.parametrize(("temperature", "per_step"), [(0.0, 1), (0.8, 1), (0.8, 2)])
+def test_from_left_to_right_the_tokens_of_one_place_are_weighed(
+    endless, small_key, temperature, per_step
+):
+    mark = SCHEMES["cooled-joint-leftmost"].mark(small_key, endless.tokenizer, 24.0, temperature)
+    sampler = Llada(TOKENS // per_step, BLOCK, temperature, apart=True)
+    *_, last = steps = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=5)
+    expected = NaiveLeftmost(endless, small_key, temperature, 24.0).write(per_step, 5)
+    assert last.tokens[0, last.start :].tolist() == expected
+    if per_step == 1:
+        written = [step.revealed[0, step.start :].tolist() for step in steps]
+        assert written == [[True] * n + [False] * (TOKENS - n) for n in range(1, TOKENS + 1)]
+
+
 def test_that_aim_expects_of_a_text_what_its_detector_does(tokenizer):
     text = "One of the texts that nobody marked, in the words that people use most of the time."
     ids = tokenizer.encode(text)
@@ -168,8 +183,8 @@ def test_the_order_of_joint_says_nothing_about_a_key(endless):
 
 
 def test_every_other_scheme_has_a_naive_transcription():
-    kinds = ("adaptive-joint-ordered", "adaptive-joint-expecting", "cooled-joint-expecting")
-    of_joint = {"joint-order", *kinds}
+    aims = {"adaptive-joint-expecting", "cooled-joint-expecting"}
+    of_joint = {"joint-order", "adaptive-joint-ordered", "cooled-joint-leftmost", *aims}
     assert {*NAIVE, *of_joint} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
 

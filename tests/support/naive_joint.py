@@ -43,11 +43,15 @@ class NaiveJoint(NaiveExpected):
         near = set()
         for _ in range(per_step):
             masks = [at for at in block if x[at] == MASK]
-            places = [at for at in masks if at not in near] or masks
+            places = self.open([at for at in masks if at not in near] or masks)
             first = max(places, key=lambda at: self.sure(rows, at, own[at]))
             at, token = self.choice(rows, block, places, gains, (first, own[first]))
             x[at] = token
             near |= {at - 1, at + 1}
+
+    def open(self, places):
+        """Those that may be written next."""
+        return places
 
     def gains(self, x, rows, at):
         """What each token gains over the mean, as far as the text needs it."""
@@ -189,6 +193,13 @@ class NaiveCooledExpecting(NaiveExpecting, NaiveCooled):
     """That aim, and as sure as without the mark."""
 
     aim = 1 / 120
+
+
+class NaiveLeftmost(NaiveCooled):
+    """It chooses among the tokens of one place, the first that may be written."""
+
+    def open(self, places):
+        return [min(places)]
 
 
 class NaiveOrdered(NaiveAdaptive):

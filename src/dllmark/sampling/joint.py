@@ -81,7 +81,7 @@ class JointDenoiser(Denoiser):
         masked = ~canvas.revealed.index_select(1, places)
         near, chosen, tokens = torch.zeros_like(masked), [], []
         for number in range(shape.most):
-            free = away_from(near, masked)
+            free = self.open_places(near, masked)
             chances = log_chances(sure[:, :width], chance, free, logits.shape[-1])
             first = score.masked_fill(~free, -torch.inf).argmax(1, keepdim=True)
             weights = chances + gain
@@ -95,6 +95,10 @@ class JointDenoiser(Denoiser):
                 near = near | beside(place, masked)
             masked = masked.scatter(1, place[:, None], False)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
+
+    def open_places(self, near: Tensor, masked: Tensor) -> Tensor:
+        """Return [B, W]: the places of a block that may be written next, of those still masked."""
+        return away_from(near, masked)
 
     def _chosen(
         self, chances: Tensor, weights: Tensor, likely: Tensor, drawn: Tensor, first: Tensor

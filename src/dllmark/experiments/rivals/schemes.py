@@ -156,6 +156,14 @@ def _expecting(strategy: str) -> MakeMark:
     return mark
 
 
+def _leftmost(
+    key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+) -> OtherMark:
+    from dllmark.experiments.rivals.order import Leftmost
+
+    return Leftmost(key, tokenizer, delta)
+
+
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
     from dllmark.experiments.rivals.expected import Biased
 
@@ -209,6 +217,7 @@ SCHEMES = {
             Scheme(f"{name}-expecting", _expecting(name), delta=delta, orders=("low_confidence",))
             for name, delta in (("adaptive-joint", 5.4), ("cooled-joint", 10.8))
         ),
+        Scheme("cooled-joint-leftmost", _leftmost, delta=10.8, orders=("low_confidence",)),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
