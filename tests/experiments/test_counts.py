@@ -28,12 +28,11 @@ def settings(monkeypatch, tmp_path, tokenizer):
 
     def of(experiment):
         asked = set()
-        monkeypatch.setattr(
-            Lab, "complete",
-            lambda lab, wanted, any_length=False: asked.update(
-                one for setting in wanted for one in (setting, setting.unmarked)
-            ),
-        )  # fmt: skip
+
+        def complete(lab, wanted, any_length=False):
+            asked.update(one for setting in wanted for one in (setting, setting.unmarked))
+
+        monkeypatch.setattr(Lab, "complete", complete)
         experiment(Lab("none", tokenizer, [], tmp_path, Protocol(), None))
         return asked
 

@@ -297,26 +297,26 @@ class Gloaguen(Watermark):
         return super().biased(warmer) * scale
 
 
-class InEngine:
-    """A strategy of ours as the integrations apply it, where an engine decides the order.
+class WrittenBy:
+    """A strategy of ours, written by a denoiser that is not its own."""
 
-    The engine gets logits with the bias of every masked position, all at once, and does with them
-    what it always does: it draws from them, and measures its confidence on them.
-    """
-
-    def __init__(self, watermark: Watermark) -> None:
-        self.watermark = watermark
+    def __init__(self, kind: type[Denoiser], watermark: Watermark) -> None:
+        self.kind, self.watermark = kind, watermark
         self.identity, self.tokenizer = watermark.identity, watermark.tokenizer
 
     def denoiser(
         self, model: Model, canvas: Canvas, sampler: Sampler, generator: torch.Generator
     ) -> Denoiser:
-        """Return what reveals the tokens of a canvas from biased logits."""
-        return EngineDenoiser(model, canvas, sampler, self.watermark, generator)
+        """Return what reveals the tokens of a canvas."""
+        return self.kind(model, canvas, sampler, self.watermark, generator)
 
 
 class EngineDenoiser(Denoiser):
-    """A sampler that takes biased logits for the model's own."""
+    """A sampler that takes biased logits for the model's own, as engines do with our integrations.
+
+    It gets logits with the bias of every masked position, all at once, and does with them what it
+    always does: it draws from them, and measures its confidence on them.
+    """
 
     def _predict(self, covered: Tensor, shape: StepShape) -> Tensor:
         """Return the model's logits with the bias at every masked position."""

@@ -4,14 +4,12 @@
 position as much likelier as that is worth, and none of its tokens likelier than another. A text
 written so says nothing about a key, and shows what of the cost of `joint` is its order's.
 
-`Leftmost` is `cooled-joint` in a stricter order, from left to right, in which judges that read so
-find texts less perplexing, with a mark and without.
+From left to right a joint mark gives its order up. That shows what of its cost is the order's too.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,14 +19,8 @@ from dllmark.marking.gain import Block, neutral_candidates, weighed_neighbours
 from dllmark.marking.watermark import Watermark
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
-from dllmark.sampling.canvas import Canvas
 from dllmark.sampling.cooling import LOWEST
-from dllmark.sampling.denoiser import Denoiser
 from dllmark.sampling.joint import JointDenoiser
-
-if TYPE_CHECKING:
-    from dllmark.models.loading import Model
-    from dllmark.sampling.settings import Sampler
 
 
 class JointOrder(Watermark):
@@ -76,22 +68,8 @@ class Ordered(JointOrder):
         return Watermark.gains(self, block, width, vocab_size) + (1 - share) * order
 
 
-class Leftmost:
-    """`cooled-joint` that writes from left to right, whatever the sampler would write first."""
-
-    def __init__(self, key: WatermarkKey, tokenizer: Tokenizer, delta: float) -> None:
-        self.watermark = Watermark(key, "cooled-joint", delta, tokenizer=tokenizer)
-        self.identity, self.tokenizer = key.identity, tokenizer
-
-    def denoiser(
-        self, model: Model, canvas: Canvas, sampler: Sampler, generator: torch.Generator
-    ) -> Denoiser:
-        """Return what reveals the tokens of a canvas in that order."""
-        return LeftmostDenoiser(model, canvas, sampler, self.watermark, generator)
-
-
 class LeftmostDenoiser(JointDenoiser):
-    """Chooses a token for the first place that may be written next."""
+    """Writes from left to right: a token for the first place, whatever the model is surer of."""
 
     def open_places(self, near: Tensor, masked: Tensor) -> Tensor:
         """Return [B, W]: the leftmost of the places that may be written next."""

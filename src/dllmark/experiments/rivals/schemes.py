@@ -90,10 +90,10 @@ def _in_engine(strategy: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
     ) -> OtherMark:
-        from dllmark.experiments.rivals.marks import InEngine
+        from dllmark.experiments.rivals.marks import EngineDenoiser, WrittenBy
         from dllmark.marking.watermark import Watermark
 
-        return InEngine(Watermark(key, strategy, delta, tokenizer=tokenizer))
+        return WrittenBy(EngineDenoiser, Watermark(key, strategy, delta, tokenizer=tokenizer))
 
     return mark
 
@@ -159,9 +159,12 @@ def _expecting(strategy: str) -> MakeMark:
 def _leftmost(
     key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
 ) -> OtherMark:
-    from dllmark.experiments.rivals.order import Leftmost
+    from dllmark.experiments.rivals.marks import WrittenBy
+    from dllmark.experiments.rivals.order import LeftmostDenoiser
+    from dllmark.marking.watermark import Watermark
 
-    return Leftmost(key, tokenizer, delta)
+    watermark = Watermark(key, "cooled-joint", delta, tokenizer=tokenizer)
+    return WrittenBy(LeftmostDenoiser, watermark)
 
 
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
