@@ -6,16 +6,15 @@ import sys
 import numpy as np
 import pytest
 import torch
+from checkpoints import ORDINARY, dream_config, write_checkpoint
 from tokenizers import Tokenizer
 
+import adapt
+import answers
+import documents
+from dllmark import load_model
+
 transformers = pytest.importorskip("transformers")
-
-from checkpoints import ORDINARY, dream_config, write_checkpoint  # noqa: E402
-
-import adapt  # noqa: E402
-import answers  # noqa: E402
-import documents  # noqa: E402
-from dllmark import load_model  # noqa: E402
 
 END, TURN, CHAT_END, MASK = range(ORDINARY, ORDINARY + 4)
 GREEDY = answers.Kind(48, 1e-6, "<|im_end|>")

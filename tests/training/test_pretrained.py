@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
+import pretrained
+from dllmark.relation.tokenizer import EMBEDDED, Tokenizer, load_tokenizer
+
 gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
-
-import pretrained  # noqa: E402
-from dllmark.relation.tokenizer import EMBEDDED, Tokenizer, load_tokenizer  # noqa: E402
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = (
     gguf.TokenType[name] for name in ("NORMAL", "CONTROL", "USER_DEFINED", "UNUSED")
