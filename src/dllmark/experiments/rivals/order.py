@@ -71,7 +71,15 @@ class Ordered(JointOrder):
 class LeftmostDenoiser(JointDenoiser):
     """Writes from left to right: a token for the first place, whatever the model is surer of."""
 
+    places = 1
+
     def open_places(self, near: Tensor, masked: Tensor) -> Tensor:
         """Return [B, W]: the leftmost of the places that may be written next."""
         free = super().open_places(near, masked)
-        return free & (free.cumsum(1) == 1)
+        return free & (free.cumsum(1) <= self.places)
+
+
+class FewLeftmostDenoiser(LeftmostDenoiser):
+    """Chooses among the first four places, by how sure the model is and by the mark."""
+
+    places = 4

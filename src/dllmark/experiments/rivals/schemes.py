@@ -156,15 +156,20 @@ def _expecting(strategy: str) -> MakeMark:
     return mark
 
 
-def _leftmost(
-    key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
-) -> OtherMark:
-    from dllmark.experiments.rivals.marks import WrittenBy
-    from dllmark.experiments.rivals.order import LeftmostDenoiser
-    from dllmark.marking.watermark import Watermark
+def _leftmost(denoiser: str, *, expecting: bool = False) -> MakeMark:
+    def mark(
+        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
+    ) -> OtherMark:
+        from dllmark.experiments.rivals import order
+        from dllmark.experiments.rivals.marks import WrittenBy
+        from dllmark.marking.watermark import Watermark
 
-    watermark = Watermark(key, "cooled-joint", delta, tokenizer=tokenizer)
-    return WrittenBy(LeftmostDenoiser, watermark)
+        make = _expecting("cooled-joint") if expecting else _watermark("cooled-joint")
+        watermark = make(key, tokenizer, delta, temperature)
+        assert isinstance(watermark, Watermark)
+        return WrittenBy(getattr(order, denoiser), watermark)
+
+    return mark
 
 
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
@@ -220,7 +225,14 @@ SCHEMES = {
             Scheme(f"{name}-expecting", _expecting(name), delta=delta, orders=("low_confidence",))
             for name, delta in (("adaptive-joint", 5.4), ("cooled-joint", 10.8))
         ),
-        Scheme("cooled-joint-leftmost", _leftmost, delta=10.8, orders=("low_confidence",)),
+        *(
+            Scheme(f"cooled-joint-{name}", mark, delta=10.8, orders=("low_confidence",))
+            for name, mark in (
+                ("leftmost", _leftmost("LeftmostDenoiser")),
+                ("few-leftmost", _leftmost("FewLeftmostDenoiser")),
+                ("leftmost-expecting", _leftmost("LeftmostDenoiser", expecting=True)),
+            )
+        ),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
         Scheme("engine-fresh", _in_engine("fresh-bidirectional")),
