@@ -10,9 +10,6 @@ from naive_joint import (
     NaiveAdaptive,
     NaiveCooledExpecting,
     NaiveExpecting,
-    NaiveFewLeftmost,
-    NaiveLeftmost,
-    NaiveLeftmostExpecting,
     NaiveOrder,
     NaiveOrdered,
 )
@@ -31,8 +28,6 @@ from dllmark.marking.state import State
 from dllmark.relation.key import Secret, WatermarkKey
 from dllmark.sampling.settings import Dream, Llada
 from dllmark.sampling.texts import generate
-
-LEFTMOST = "cooled-joint-leftmost"
 
 
 @pytest.mark.parametrize(
@@ -131,51 +126,21 @@ def test_who_keeps_the_order_has_it_where_the_text_needs_no_mark(endless, small_
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(
     ("name", "kind", "delta"),
-    [
-        ("adaptive-joint", NaiveExpecting, 16.0),
-        ("cooled-joint", NaiveCooledExpecting, 24.0),
-        (LEFTMOST, NaiveLeftmostExpecting, 12.0),
-    ],
+    [("adaptive-joint", NaiveExpecting, 16.0), ("cooled-joint", NaiveCooledExpecting, 24.0)],
 )
 def test_an_aim_above_what_a_detector_expects_is_what_its_formula_says(
     endless, small_key, temperature, name, kind, delta
 ):
     mark = SCHEMES[f"{name}-expecting"].mark(small_key, endless.tokenizer, delta, temperature)
     naive = kind(endless, small_key, temperature, delta)
-    expecting = getattr(mark, "watermark", mark)
-    naive.above = [abs(math.sin(token)) for token in range(len(expecting.excess))]
-    expecting.excess = torch.tensor(naive.above)
+    naive.above = [abs(math.sin(token)) for token in range(len(mark.excess))]
+    mark.excess = torch.tensor(naive.above)
     sampler = Llada(TOKENS, BLOCK, temperature)
     [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=5)
     expected = naive.write(1, 5)
     assert last.tokens[0, last.start :].tolist() == expected
     naive.above = [0.0] * len(naive.above)
     assert expected != naive.write(1, 5)
-
-
-@pytest.mark.parametrize(("temperature", "per_step"), [(0.0, 1), (0.8, 1), (0.8, 2)])
-def test_from_left_to_right_the_tokens_of_one_place_are_weighed(
-    endless, small_key, temperature, per_step
-):
-    mark = SCHEMES[LEFTMOST].mark(small_key, endless.tokenizer, 24.0, temperature)
-    sampler = Llada(TOKENS // per_step, BLOCK, temperature, apart=True)
-    *_, last = steps = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=5)
-    expected = NaiveLeftmost(endless, small_key, temperature, 24.0).write(per_step, 5)
-    assert last.tokens[0, last.start :].tolist() == expected
-    if per_step == 1:
-        written = [step.revealed[0, step.start :].tolist() for step in steps]
-        assert written == [[True] * n + [False] * (TOKENS - n) for n in range(1, TOKENS + 1)]
-
-
-@pytest.mark.parametrize(("temperature", "per_step"), [(0.0, 1), (0.8, 2)])
-def test_or_those_of_the_first_few_places(endless, small_key, temperature, per_step):
-    mark = SCHEMES["cooled-joint-few-leftmost"].mark(
-        small_key, endless.tokenizer, 24.0, temperature
-    )
-    sampler = Llada(TOKENS // per_step, BLOCK, temperature, apart=True)
-    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=5)
-    expected = NaiveFewLeftmost(endless, small_key, temperature, 24.0).write(per_step, 5)
-    assert last.tokens[0, last.start :].tolist() == expected
 
 
 def test_that_aim_expects_of_a_text_what_its_detector_does(tokenizer):
@@ -203,9 +168,9 @@ def test_the_order_of_joint_says_nothing_about_a_key(endless):
 
 
 def test_every_other_scheme_has_a_naive_transcription():
-    aims = {f"{name}-expecting" for name in ("adaptive-joint", "cooled-joint", LEFTMOST)}
-    orders = {"joint-order", "adaptive-joint-ordered", LEFTMOST, "cooled-joint-few-leftmost"}
-    assert {*NAIVE, *orders, *aims} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
+    aims = {"adaptive-joint-expecting", "cooled-joint-expecting"}
+    of_joint = {"joint-order", "adaptive-joint-ordered", "cooled-joint-left-to-right", *aims}
+    assert {*NAIVE, *of_joint} == {name for name, scheme in SCHEMES.items() if not scheme.ours}
 
 
 @pytest.mark.parametrize("name", ["dgmark-look-ahead", "lr-dwm", "gumbel"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_joint import NaiveAdaptive, NaiveCooled
+from naive_joint import NaiveAdaptive, NaiveCooled, NaiveLeftmost
 from naive_marks import BLOCK, PROMPT, TOKENS
 from tiny import steps_of
 
@@ -29,6 +29,15 @@ def test_cooled_joint_writes_what_its_formulas_say(endless, small_key, temperatu
     expected = naive.write(per_step, 4)
     assert last.tokens[0, last.start :].tolist() == expected
     assert expected != warm.write(per_step, 4)  # else nothing would have been cooled
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_from_left_to_right_the_tokens_of_one_place_are_weighed(endless, small_key, temperature):
+    mark = Watermark(small_key, "cooled-joint", 24.0, tokenizer=endless.tokenizer)
+    sampler = Llada(TOKENS, BLOCK, temperature, order="left_to_right")
+    [*_, last] = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=5)
+    expected = NaiveLeftmost(endless, small_key, temperature, 24.0).write(1, 5)
+    assert last.tokens[0, last.start :].tolist() == expected
 
 
 @settings(max_examples=50)

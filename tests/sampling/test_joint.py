@@ -47,11 +47,31 @@ def test_adaptive_joint_writes_what_its_formulas_say(endless, small_key, tempera
     assert adaptive != constant  # else the text would have needed all of the mark
 
 
+@pytest.mark.parametrize("strategy", ["joint", "cooled-joint"])
+@pytest.mark.parametrize("per_step", [1, 2])
+def test_from_left_to_right_it_keeps_that_order(endless, small_key, strategy, per_step):
+    mark = Watermark(small_key, strategy, tokenizer=endless.tokenizer)
+    sampler = Llada(TOKENS // per_step, BLOCK, 0.8, order="left_to_right")
+    steps = steps_of(endless, sampler, mark, [PROMPT], TOKENS, seed=4)
+    written = [step.revealed[0, step.start :].tolist() for step in steps]
+    counts = range(per_step, TOKENS + 1, per_step)
+    assert written == [[True] * n + [False] * (TOKENS - n) for n in counts]
+
+
 @pytest.mark.parametrize("cache", ["none", "block"])
 @pytest.mark.parametrize("temperature", [0, 0.8])
-@pytest.mark.parametrize(("steps", "apart"), [(TOKENS, True), (TOKENS // 4, True), (5, False)])
-def test_no_strength_changes_nothing(endless, small_key, cache, temperature, steps, apart):
-    sampler = replace(SAMPLER, cache=cache, temperature=temperature, steps=steps, apart=apart)
+@pytest.mark.parametrize(
+    ("steps", "apart", "order"),
+    [
+        (TOKENS, True, "low_confidence"),
+        (TOKENS // 4, True, "low_confidence"),
+        (5, False, "low_confidence"),
+        (TOKENS, False, "left_to_right"),
+        (TOKENS // 4, False, "left_to_right"),
+    ],
+)
+def test_no_strength_changes_nothing(endless, small_key, cache, temperature, steps, apart, order):
+    sampler = Llada(steps, BLOCK, temperature, order=order, cache=cache, apart=apart)
     marked, plain = (
         generate(endless, [PROMPT, "w9"], mark, sampler, tokens=TOKENS, chat=False)
         for mark in (Watermark(small_key, "joint", 0.0, tokenizer=endless.tokenizer), None)
@@ -119,7 +139,7 @@ def test_a_bit_matrix_marks_as_the_key_does(endless, small_key, tmp_path):
 )
 def test_it_says_which_samplers_it_is_for(endless, small_key, sampler):
     mark = Watermark(small_key, "joint", tokenizer=endless.tokenizer)
-    with pytest.raises(InputError, match="low_confidence order, without end_last"):
+    with pytest.raises(InputError, match="left_to_right order and without end_last"):
         generate(endless, [PROMPT], mark, sampler, tokens=8, chat=False)
 
 

@@ -202,17 +202,6 @@ class NaiveLeftmost(NaiveCooled):
         return [min(places)]
 
 
-class NaiveFewLeftmost(NaiveCooled):
-    """It chooses among the tokens of the first four places that may be written."""
-
-    def open(self, places):
-        return sorted(places)[:4]
-
-
-class NaiveLeftmostExpecting(NaiveLeftmost, NaiveCooledExpecting):
-    """That aim, from left to right."""
-
-
 class NaiveOrdered(NaiveAdaptive):
     """Where a text needs less of the mark, it has as much more of the mark's order."""
 

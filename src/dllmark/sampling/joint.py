@@ -12,6 +12,9 @@ where the sampler is sure. With `adaptive-joint` it is δ for texts that need it
 (`dllmark.marking.adaptive`); `cooled-joint` also keeps the text as sure as without the mark
 (`dllmark.sampling.cooling`).
 
+Where a sampler is told to write from left to right the position is given, and its tokens alone are
+weighed.
+
 Where a step writes several tokens, each is weighed as if the step began with it. The pair of two
 neighbours can then carry no mark, since they are drawn without knowledge of each other: a sampler
 that keeps them `apart` marks more.
@@ -81,7 +84,9 @@ class JointDenoiser(Denoiser):
         masked = ~canvas.revealed.index_select(1, places)
         near, chosen, tokens = torch.zeros_like(masked), [], []
         for number in range(shape.most):
-            free = self.open_places(near, masked)
+            free = away_from(near, masked)
+            if self.sampler.order == "left_to_right":
+                free = free & (free.cumsum(1) == 1)
             chances = log_chances(sure[:, :width], chance, free, logits.shape[-1])
             first = score.masked_fill(~free, -torch.inf).argmax(1, keepdim=True)
             weights = chances + gain
@@ -95,10 +100,6 @@ class JointDenoiser(Denoiser):
                 near = near | beside(place, masked)
             masked = masked.scatter(1, place[:, None], False)
         write(canvas, places, torch.stack(chosen, 1), torch.stack(tokens, 1))
-
-    def open_places(self, near: Tensor, masked: Tensor) -> Tensor:
-        """Return [B, W]: the places of a block that may be written next, of those still masked."""
-        return away_from(near, masked)
 
     def _chosen(
         self, chances: Tensor, weights: Tensor, likely: Tensor, drawn: Tensor, first: Tensor

@@ -282,10 +282,12 @@ def takes_apart(order: str, end_last: bool = False) -> bool:
 def takes_joint(sampler: Sampler) -> bool:
     """Return whether `joint` can mark: there is a distribution of position and token to weigh.
 
-    >>> takes_joint(Llada()), takes_joint(Llada(order="random")), takes_joint(Dream())
-    (True, False, False)
+    From left to right the position is given, and that of its tokens is weighed.
+
+    >>> [takes_joint(Llada(order=order)) for order in get_args(LladaOrder)], takes_joint(Dream())
+    ([True, False, True], False)
     """
-    return isinstance(sampler, Llada) and sampler.order == "low_confidence" and not sampler.end_last
+    return isinstance(sampler, Llada) and sampler.order != "random" and not sampler.end_last
 
 
 def choose_strategy(name: str | None, sampler: Sampler, *, payload: bool = False) -> Strategy:
@@ -306,8 +308,9 @@ def check_strategy(strategy: Strategy, sampler: Sampler) -> None:
     """
     if strategy.joint and not takes_joint(sampler):
         raise InputError(
-            f"{strategy.name} is for LLaDA's sampler in its low_confidence order, without "
-            f"end_last: choose another strategy, for instance {default_strategy(sampler).name}"
+            f"{strategy.name} is for LLaDA's sampler, in its low_confidence or left_to_right order "
+            "and without end_last: choose another strategy, for instance "
+            f"{default_strategy(sampler).name}"
         )
 
 
@@ -320,7 +323,7 @@ def default_strategy(sampler: Sampler, *, payload: bool = False) -> Strategy:
     >>> default_strategy(Llada()).name, default_strategy(Dream()).name
     ('cooled-joint', 'adaptive-bidirectional')
     """
-    if takes_joint(sampler):
+    if isinstance(sampler, Llada) and sampler.order == "low_confidence" and takes_joint(sampler):
         return find_strategy("joint") if payload else JOINT_DEFAULT
     return ORDER_DEFAULT if isinstance(sampler, Llada | Dream) and not payload else DEFAULT
 

@@ -1,10 +1,8 @@
-"""The order of `joint` without its mark, `adaptive-joint` that keeps it, and a stricter one.
+"""The order of `joint` without its mark, and `adaptive-joint` that keeps it.
 
 `joint` prefers places beside which more is known, under any key. Averaged over all keys it makes a
 position as much likelier as that is worth, and none of its tokens likelier than another. A text
 written so says nothing about a key, and shows what of the cost of `joint` is its order's.
-
-From left to right a joint mark gives its order up. That shows what of its cost is the order's too.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from dllmark.marking.watermark import Watermark
 from dllmark.relation.key import WatermarkKey
 from dllmark.relation.tokenizer import Tokenizer
 from dllmark.sampling.cooling import LOWEST
-from dllmark.sampling.joint import JointDenoiser
 
 
 class JointOrder(Watermark):
@@ -66,20 +63,3 @@ class Ordered(JointOrder):
         share = needed_share(block, settings, scored, self._green_list(vocab_size))[:, None, None]
         order = super().gains(block, width, vocab_size)
         return Watermark.gains(self, block, width, vocab_size) + (1 - share) * order
-
-
-class LeftmostDenoiser(JointDenoiser):
-    """Writes from left to right: a token for the first place, whatever the model is surer of."""
-
-    places = 1
-
-    def open_places(self, near: Tensor, masked: Tensor) -> Tensor:
-        """Return [B, W]: the leftmost of the places that may be written next."""
-        free = super().open_places(near, masked)
-        return free & (free.cumsum(1) <= self.places)
-
-
-class FewLeftmostDenoiser(LeftmostDenoiser):
-    """Chooses among the first four places, by how sure the model is and by the mark."""
-
-    places = 4

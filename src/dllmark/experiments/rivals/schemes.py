@@ -156,22 +156,6 @@ def _expecting(strategy: str) -> MakeMark:
     return mark
 
 
-def _leftmost(denoiser: str, *, expecting: bool = False) -> MakeMark:
-    def mark(
-        key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
-    ) -> OtherMark:
-        from dllmark.experiments.rivals import order
-        from dllmark.experiments.rivals.marks import WrittenBy
-        from dllmark.marking.watermark import Watermark
-
-        make = _expecting("cooled-joint") if expecting else _watermark("cooled-joint")
-        watermark = make(key, tokenizer, delta, temperature)
-        assert isinstance(watermark, Watermark)
-        return WrittenBy(getattr(order, denoiser), watermark)
-
-    return mark
-
-
 def _fresh(key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float) -> OtherMark:
     from dllmark.experiments.rivals.expected import Biased
 
@@ -225,13 +209,11 @@ SCHEMES = {
             Scheme(f"{name}-expecting", _expecting(name), delta=delta, orders=("low_confidence",))
             for name, delta in (("adaptive-joint", 5.4), ("cooled-joint", 10.8))
         ),
-        *(
-            Scheme(f"cooled-joint-{name}", mark, delta=10.8, orders=("low_confidence",))
-            for name, mark in (
-                ("leftmost", _leftmost("LeftmostDenoiser")),
-                ("few-leftmost", _leftmost("FewLeftmostDenoiser")),
-                ("leftmost-expecting", _leftmost("LeftmostDenoiser", expecting=True)),
-            )
+        Scheme(
+            "cooled-joint-left-to-right",
+            _watermark("cooled-joint"),
+            delta=10.8,
+            order="left_to_right",
         ),
         Scheme("engine-predictive", _in_engine("predictive-bidirectional")),
         Scheme("engine-expected", _in_engine("expected-bidirectional")),
