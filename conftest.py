@@ -21,9 +21,6 @@ settings.register_profile("dllmark", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile("dllmark")
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # tests share the cores already
-    torch.set_num_threads(1)
-
 collect_ignore = [  # an adapter is imported where its engine is
     f"src/dllmark/integrations/{engine}.py"
     for engine in ("diffusers", "sglang", "transformers")
@@ -40,6 +37,13 @@ elif not torch.cuda.is_available():  # for its interpreter, before anything else
     import triton.experimental.gluon  # noqa: F401  a launch would import it, too late
 
     del os.environ["TRITON_INTERPRET"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Give each process one thread, in its threads and in what it starts: they share the cores."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 
 SMALL_VOCABULARY = ["<pad>", "<end>", "<mask>", *(f"w{number}" for number in range(32))]
 
