@@ -16,7 +16,7 @@ from dllmark.experiments.p_values import p_by_length
 from dllmark.experiments.settings import Dataset, Protocol, Setting
 from dllmark.marking.strategies import BIASES, STRATEGIES
 
-PROTOCOL = Protocol(samples=8, tokens=32, scored=30, block=8, most_repeats=1.0)
+PROTOCOL = Protocol(samples=8, tokens=24, scored=20, block=8, most_repeats=1.0)
 
 
 def lab_with(model, datasets, folder, **options):
@@ -66,7 +66,7 @@ def test_a_rate_is_the_share_above_the_largest_unmarked_scores(lab, table, scori
     detector = Detector(lab.key(0.5), lab.tokenizer, scoring=scoring)
 
     def scores(setting):
-        return [detector.detect(text["ids"][:30]).z for text in lab.texts(dataset, setting)]
+        return [detector.detect(text["ids"][:20]).z for text in lab.texts(dataset, setting)]
 
     plain, marked = scores(Setting(None)), scores(Setting("kgw"))
     [row] = [
@@ -142,7 +142,7 @@ def test_table_3_and_the_figures_cover_the_papers_grid(lab):
     assert all(np.isnan(row["median PPL"]) for row in table.rows)  # there is no judge
     curves = specs.figure2(lab).curves
     assert len(curves) == 2 * 3 * 4
-    assert [x for x, _ in curves[0].points] == [10.0, 20.0, 30.0]
+    assert [x for x, _ in curves[0].points] == [10.0, 20.0]
     points = specs.figure3(lab).rows
     assert len(points) == 2 * 3 * 5
     assert [row["δ"] for row in points[:5]] == [0.0, 1.0, 2.0, 5.0, 10.0]
@@ -151,7 +151,7 @@ def test_table_3_and_the_figures_cover_the_papers_grid(lab):
 def test_a_stronger_mark_scores_higher_in_figure_2(lab):
     rows = specs.figure2(lab).rows
     z = {row["δ"]: row["mean z"] for row in rows
-         if (row["prompts"], row["γ"], row["tokens"]) == ("C4", 0.5, 30)}  # fmt: skip
+         if (row["prompts"], row["γ"], row["tokens"]) == ("C4", 0.5, 20)}  # fmt: skip
     assert z[10.0] > z[1.0]
 
 
@@ -170,7 +170,7 @@ def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
     monkeypatch.setattr(specs, "SWEEP", (1.0, 4.0))
     dataset = Dataset("C4", ["w1", "w2"], ["w3", "w4"], False)
     lab = lab_with(endless, [dataset], tmp_path)
-    lab.protocol = replace(PROTOCOL, tokens=16, scored=10)
+    lab.protocol = replace(PROTOCOL, tokens=12, scored=10)
     report = specs.frontier(lab)
     swept = 4 * len(STRATEGIES)
     assert len(report.rows) == swept * 2
@@ -181,16 +181,16 @@ def test_the_frontier_sweeps_strategies_temperatures_and_tokens_a_step(
 
 
 def test_lengths_are_decided_by_the_exact_p_value(lab, monkeypatch):
-    monkeypatch.setattr(specs, "LENGTHS", (10, 25, 400))
+    monkeypatch.setattr(specs, "LENGTHS", (10, 20, 400))
     report = specs.lengths(lab)
     rows = [(row["prompts"], row["strategy"], row["tokens"]) for row in report.rows]
-    assert rows == [(d, s, n) for d in ("C4", "ELI5") for s in STRATEGIES for n in (10, 25)]
-    row = report.rows[rows.index(("ELI5", "kgw", 25))]
+    assert rows == [(d, s, n) for d in ("C4", "ELI5") for s in STRATEGIES for n in (10, 20)]
+    row = report.rows[rows.index(("ELI5", "kgw", 20))]
     detector, dataset = Detector(lab.key(0.5), lab.tokenizer), lab.datasets[1]
 
     def share(setting, rate):
         texts = lab.texts(dataset, setting)
-        return 100 * np.mean([detector.detect(t["ids"][:25]).p_value <= rate for t in texts])
+        return 100 * np.mean([detector.detect(t["ids"][:20]).p_value <= rate for t in texts])
 
     marked = Setting("kgw", temperature=0.8, order="low_confidence")
     assert row["TPR at p ≤ 1 %"] == share(marked, 0.01)
