@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-PROTOCOL = Protocol(samples=7, tokens=32, scored=10, block=8, most_repeats=1.0)
+PROTOCOL = Protocol(samples=7, tokens=16, scored=10, block=8, most_repeats=1.0)
 DATASET = Dataset("C4", [f"The list {number}" for number in range(7)], ["green"] * 7, False)
 MARKED = Setting("predictive-bidirectional", temperature=0.8)
 
@@ -40,13 +40,19 @@ def model(tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def written(model, tmp_path_factory):
+    """The texts as this machine writes them."""
+    folder = tmp_path_factory.mktemp("local")
+    lab_in(folder, model, LocalWriter(lambda: load_model(model))).complete([MARKED])
+    return folder
+
+
 @pytest.fixture
-def local(model, tmp_path):
-    """The texts as this machine writes them, and a lab with the same keys in another folder."""
-    lab = lab_in(tmp_path / "local", model, LocalWriter(lambda: load_model(model)))
-    lab.complete([MARKED])
-    shutil.copytree(tmp_path / "local" / "keys", tmp_path / "ray" / "keys")
-    return tmp_path / "local"
+def local(written, tmp_path):
+    """Those texts, and a lab with the same keys in another folder."""
+    shutil.copytree(written / "keys", tmp_path / "ray" / "keys")
+    return written
 
 
 def lab_in(folder, model, writer, **options):
