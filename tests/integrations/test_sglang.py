@@ -64,10 +64,10 @@ def test_each_text_is_marked_by_the_algorithm_and_only_by_it(
 ):
     marking = algorithms[name](config({"dllmark": settings, **more}, fdfo=fdfo))
     plain = algorithms[name.removeprefix("DLLMark")](config(more, fdfo=fdfo))
-    for text in Server(marking, model).serve(PROMPTS, blocks=12):
+    for text in Server(marking, model).serve(PROMPTS, blocks=8):
         assert (text != MASK).all()
         assert p_value(text, 5) < 1e-6
-    for text in Server(plain, model).serve(PROMPTS, blocks=12):
+    for text in Server(plain, model).serve(PROMPTS, blocks=8):
         assert p_value(text, 5) > 1e-3
 
 
@@ -119,7 +119,7 @@ def test_a_block_is_biased_as_the_end_of_its_text(
 
     monkeypatch.setattr(server, "forward", remember)
     monkeypatch.setattr(base, "step", compare)
-    server.serve([torch.arange(3, 3 + length), torch.arange(9, 9 + length)], blocks=3)
+    server.serve([torch.arange(3, 3 + length), torch.arange(9, 9 + length)], blocks=2)
     assert marking.marker.biased == compared > 0
 
 
@@ -281,7 +281,7 @@ def test_a_step_that_is_given_an_output_in_place_of_logits_is_marked(
     of_main, settings, model, p_value
 ):
     marking = of_main(config({"dllmark": settings}))
-    for text in OutputServer(marking, model).serve(PROMPTS, blocks=12):
+    for text in OutputServer(marking, model).serve(PROMPTS, blocks=8):
         assert p_value(text, 5) < 1e-6
 
 
