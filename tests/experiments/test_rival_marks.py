@@ -281,7 +281,7 @@ def test_what_is_called_an_engine_writes_what_an_adapter_makes_one_write(
     endless, name, strategy, per_step
 ):
     """LLaDA's own loop, written out again, with the adapter that its users have."""
-    scheme, tokenizer, tokens = find_scheme(name), endless.tokenizer, 48
+    scheme, tokenizer, tokens = find_scheme(name), endless.tokenizer, 32
     key = WatermarkKey(Secret(b"a key of 16 byte"), scheme.gamma, tokenizer.id)
     mark = scheme.mark(key, tokenizer, scheme.delta, 0.0)
     sampler = Llada(tokens // per_step, 16, 0.0)
