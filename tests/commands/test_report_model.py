@@ -41,6 +41,8 @@ def small(loaded_models, small_key, tmp_path, monkeypatch):
 
 SMALL = ["report", "--key", "small.key", "--model", "tiny", "--prompts", "prompts.jsonl",
          "--nulls", "nulls.jsonl", "--judge", "none", "--batch", "3", "--tokens", "64"]  # fmt: skip
+KGW = [*SMALL, "--strategy", "kgw"]
+"""Writes much faster, where it is no matter how texts are marked."""
 
 
 @dataclass
@@ -93,7 +95,7 @@ def report(run, small, reports, monkeypatch):
 
 @pytest.mark.parametrize(("delta", "weak"), [(0.2, True), (20.0, False)])
 def test_a_weak_setting_is_said_not_to_detect_reliably(run, small, delta, weak):
-    result = run(*SMALL, "-o", "out", "--delta", delta)
+    result = run(*KGW, "-o", "out", "--delta", delta)
     assert result.status == 0, result.err
     assert ("does not detect reliably" in result.out) == weak
 
@@ -204,7 +206,7 @@ def test_the_files_of_the_embedded_model_are_told_too(report):
 def test_another_shard_makes_another_report(run, report, tmp_path):
     before = told(report().record)
     (tmp_path / "tiny" / LAST).write_bytes(b"other weights")
-    after = told(run(*SMALL, "-o", "two", "--json").json)
+    after = told(run(*KGW, "-o", "two", "--json").json)
     assert after == digests(tmp_path)
     assert {name for name, _ in set(before) ^ set(after)} == {LAST}
 
@@ -248,9 +250,9 @@ def test_other_weights_are_welcome_as_long_as_there_is_no_text(run, small, tmp_p
 
     with monkeypatch.context() as patched:
         patched.setattr(batches, "write_batch", killed)
-        assert run(*SMALL, "-o", "out").status == 130
+        assert run(*KGW, "-o", "out").status == 130
     (tmp_path / "tiny" / FIRST).write_bytes(b"downloaded again")
-    assert told(run(*SMALL, "-o", "out", "--json").json) == digests(tmp_path)
+    assert told(run(*KGW, "-o", "out", "--json").json) == digests(tmp_path)
 
 
 def test_texts_of_unknown_weights_are_taken_as_given_texts_only(run, report, tmp_path):
