@@ -1,6 +1,6 @@
 """Count right answers to short questions, by the order of writing and with a mark.
 
-Usage: python benchmarks/right_answers.py MODEL --out answers.jsonl [--keys 4] [--temperature 0]
+Usage: python benchmarks/right_answers.py MODEL --out answers.jsonl [--keys 4] [--count 100]
 
 Asks the questions of short_questions.jsonl, each of which has answers that are right. A text is
 right if it holds one of them as a word of its own. Every mark writes under each of the keys.
@@ -30,7 +30,7 @@ from dllmark.sampling.texts import generate
 QUESTIONS = Path(__file__).with_name("short_questions.jsonl")
 ASKED = "{} Answer in one short sentence."
 ORDERS: tuple[LladaOrder, ...] = ("low_confidence", "left_to_right")
-MARKS = ("cooled-joint", "cooled-joint-leftmost", "kgw-left-to-right")
+MARKS = ("cooled-joint", "cooled-joint-left-to-right", "kgw-left-to-right")
 RESAMPLES = 2000
 
 
@@ -70,8 +70,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--count", type=int, help="ask so many of the questions, taken evenly")
     asked = parser.parse_args()
     questions = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
+    questions = questions[:: max(1, len(questions) // (asked.count or len(questions)))][
+        : asked.count
+    ]
     model = load_model(asked.model, device=asked.device, dtype=asked.dtype)
     writers: list[tuple[str, LladaOrder, list[Watermark | OtherMark | None]]] = [
         (f"unmarked, {order}", order, [None]) for order in ORDERS

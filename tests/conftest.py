@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -134,8 +135,7 @@ def endless(small_tokenizer):
 @pytest.fixture
 def loaded_models(endless, monkeypatch):
     """The names of the models that are loaded: each is the endless one."""
-    import dllmark.detection.payload  # noqa: F401  first imported later, it would keep the patch
-
+    import_module("dllmark.detection.payload")  # imported later, it would keep the patch
     loaded = []
     load = "dllmark.models.loading.load_model"
     monkeypatch.setattr(load, lambda source, device, dtype="auto": loaded.append(source) or endless)
