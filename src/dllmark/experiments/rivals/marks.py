@@ -297,18 +297,18 @@ class Gloaguen(Watermark):
         return super().biased(warmer) * scale
 
 
-class WrittenBy:
-    """A strategy of ours, written by a denoiser that is not its own."""
+class InEngine:
+    """A strategy of ours as an engine writes it that asks an adapter for the bias."""
 
-    def __init__(self, kind: type[Denoiser], watermark: Watermark) -> None:
-        self.kind, self.watermark = kind, watermark
+    def __init__(self, watermark: Watermark) -> None:
+        self.watermark = watermark
         self.identity, self.tokenizer = watermark.identity, watermark.tokenizer
 
     def denoiser(
         self, model: Model, canvas: Canvas, sampler: Sampler, generator: torch.Generator
     ) -> Denoiser:
         """Return what reveals the tokens of a canvas."""
-        return self.kind(model, canvas, sampler, self.watermark, generator)
+        return EngineDenoiser(model, canvas, sampler, self.watermark, generator)
 
 
 class EngineDenoiser(Denoiser):

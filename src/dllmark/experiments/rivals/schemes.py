@@ -90,10 +90,10 @@ def _in_engine(strategy: str) -> MakeMark:
     def mark(
         key: WatermarkKey, tokenizer: Tokenizer, delta: float, temperature: float
     ) -> OtherMark:
-        from dllmark.experiments.rivals.marks import EngineDenoiser, WrittenBy
+        from dllmark.experiments.rivals.marks import InEngine
         from dllmark.marking.watermark import Watermark
 
-        return WrittenBy(EngineDenoiser, Watermark(key, strategy, delta, tokenizer=tokenizer))
+        return InEngine(Watermark(key, strategy, delta, tokenizer=tokenizer))
 
     return mark
 
