@@ -93,6 +93,20 @@ def report(run, small, reports, monkeypatch):
     return report
 
 
+def stop_at(number, monkeypatch):
+    """Stop whatever writes at its batch of this number; return those it began, as they come."""
+    write, written = batches.write_batch, []
+
+    def stopped(model, batch):
+        written.append(batch)
+        if len(written) == number:
+            raise KeyboardInterrupt
+        return write(model, batch)
+
+    monkeypatch.setattr(batches, "write_batch", stopped)
+    return written
+
+
 @pytest.mark.parametrize(("delta", "weak"), [(0.2, True), (20.0, False)])
 def test_a_weak_setting_is_said_not_to_detect_reliably(run, small, delta, weak):
     result = run(*KGW, "-o", "out", "--delta", delta)
@@ -115,15 +129,7 @@ def test_a_report_goes_on_where_it_was_stopped(
     whole = report().record
     shutil.rmtree(tmp_path / "out")
     small.clear()
-    write, written = batches.write_batch, []
-
-    def killed_in_the_third(model, batch):
-        written.append(batch)
-        if len(written) == 3:
-            raise KeyboardInterrupt
-        return write(model, batch)
-
-    monkeypatch.setattr(batches, "write_batch", killed_in_the_third)
+    written = stop_at(3, monkeypatch)
     assert run(*SMALL, "-o", "out").status == 130
     assert small == ["tiny"]
     assert not (tmp_path / "out" / "report.json").exists()
@@ -222,15 +228,7 @@ def test_a_report_does_not_go_on_with_other_weights(
 ):
     if not stopped:
         report()
-    write, written = batches.write_batch, []
-
-    def killed_in_the_third(model, batch):
-        written.append(batch)
-        if len(written) == 3:
-            raise KeyboardInterrupt
-        return write(model, batch)
-
-    monkeypatch.setattr(batches, "write_batch", killed_in_the_third)
+    written = stop_at(3, monkeypatch)
     assert run(*SMALL, "-o", "out").status == (130 if stopped else 0)
     shard, count = tmp_path / "tiny" / LAST, len(written)
     weights = shard.read_bytes()
@@ -245,11 +243,8 @@ def test_a_report_does_not_go_on_with_other_weights(
 
 
 def test_other_weights_are_welcome_as_long_as_there_is_no_text(run, small, tmp_path, monkeypatch):
-    def killed(model, batch):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(batches, "write_batch", killed)
+        stop_at(1, patched)
         assert run(*KGW, "-o", "out").status == 130
     (tmp_path / "tiny" / FIRST).write_bytes(b"downloaded again")
     assert told(run(*KGW, "-o", "out", "--json").json) == digests(tmp_path)
