@@ -37,10 +37,17 @@ RESAMPLES = 2000
 def is_right(text: str, answers: list[str]) -> bool:
     """Say whether a text holds one of the answers as a word of its own.
 
-    >>> is_right("It is Paris.", ["Paris"]), is_right("It is 4510.", ["45"])
+    Capitals matter in what has up to two letters, since "he" is not helium.
+
+    >>> is_right("It is paris.", ["Paris"]), is_right("It is 4510.", ["45"])
+    (True, False)
+    >>> is_right("Its symbol is He.", ["He"]), is_right("I think he knows.", ["He"])
     (True, False)
     """
-    return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text, re.I) for one in answers)
+    return any(
+        re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text, re.I if len(one) > 2 else 0)
+        for one in answers
+    )
 
 
 def marks_of(name: str, keys: int, model: Model, temperature: float) -> list[Watermark | OtherMark]:
@@ -73,9 +80,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="ask so many of the questions, taken evenly")
     asked = parser.parse_args()
     questions = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
-    questions = questions[:: max(1, len(questions) // (asked.count or len(questions)))][
-        : asked.count
-    ]
+    stride = max(1, len(questions) // (asked.count or len(questions)))
+    questions = questions[::stride][: asked.count]
     model = load_model(asked.model, device=asked.device, dtype=asked.dtype)
     writers: list[tuple[str, LladaOrder, list[Watermark | OtherMark | None]]] = [
         (f"unmarked, {order}", order, [None]) for order in ORDERS
@@ -107,8 +113,8 @@ def main() -> None:
             plain = share if plain is None else plain
             low, high = (100 * end for end in interval(share - plain))
             change = f"{100 * (share - plain).mean():+.1f} ({low:+.1f} – {high:+.1f})"
-            print(f"| {title} | {100 * share.mean():.1f} | {change} | {100 * np.mean(ended):.0f} |",
-                  flush=True)  # fmt: skip
+            cells = title, f"{100 * share.mean():.1f}", change, f"{100 * np.mean(ended):.0f}"
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
